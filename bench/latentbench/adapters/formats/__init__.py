@@ -1,0 +1,1 @@
+"""Checkpoint formats, one file each; registered as entry points of `latentbench.formats`."""

@@ -1,0 +1,182 @@
+"""Our own format: NAME.safetensors beside NAME.json, the card with everything needed to load it again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from latentbench.adapters._card import DictionaryCard
+from latentbench.adapters._dictionary import Dictionary
+from latentbench.adapters._gates import Gate, JumpReluGate, ReluGate, ThresholdGate, TopKGate
+from latentbench.adapters._load import Format, LoadOptions
+from latentbench.adapters._routesae import RouteSae
+from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
+from latentbench.adapters._transforms import TRANSFORM_KINDS, InputTransform
+from latentbench.adapters.formats._tensors import read_tensors
+from latentbench.errors import AdapterError
+from latentbench.identity import sha256_file
+
+__all__ = ["FORMAT", "NativeFormat", "save_dictionary"]
+
+
+class NativeFormat:
+    """See the module."""
+
+    def recognise(self, path: Path) -> str | None:
+        """See `Format.recognise`."""
+        weights, card = _files(path)
+        if weights.is_file() and card.is_file():
+            return f"{weights.name} with its card {card.name}"
+        return None
+
+    def load(self, path: Path, options: LoadOptions) -> Dictionary:
+        """See `Format.load`."""
+        weights_file, card_file = _files(path)
+        card = read_card(card_file)
+        found = sha256_file(weights_file)
+        if card.sha256 and card.sha256 != found:
+            raise AdapterError(
+                f"{weights_file.name} has sha256 {found[:12]}..., but its card says {card.sha256[:12]}...: "
+                "the weights were changed after the card was written; get both from one place again"
+            )
+        return build(card.model_copy(update={"sha256": found}), read_tensors(weights_file), options)
+
+
+FORMAT: Format = NativeFormat()
+
+
+def read_card(path: Path) -> DictionaryCard:
+    """The card in a JSON file.
+
+    Raises:
+        AdapterError: the file is no card; the first thing wrong with it is named.
+    """
+    try:
+        return DictionaryCard.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise AdapterError(f"{path.name} is no dictionary card: {where}: {first['msg']}") from error
+
+
+def build(card: DictionaryCard, tensors: dict[str, Tensor], options: LoadOptions) -> Dictionary:
+    """A dictionary from its card and float32 tensors."""
+    needed = {"w_enc", "b_enc", "w_dec", "b_dec"} | ({"router"} if card.family == "routesae" else set())
+    missing = sorted(needed - set(tensors))
+    if missing:
+        raise AdapterError(
+            f"checkpoint of {card.name!r} lacks {', '.join(missing)}; it holds {', '.join(tensors)}"
+        )
+    weights = SaeWeights(
+        tensors["w_enc"], tensors["b_enc"], tensors["w_dec"], tensors["b_dec"], tensors.get("b_pre")
+    )
+    if card.normalisation not in TRANSFORM_KINDS:
+        raise AdapterError(
+            f"card of {card.name!r} names normalisation {card.normalisation!r}; known: "
+            f"{', '.join(TRANSFORM_KINDS)}"
+        )
+    transform = InputTransform(card.normalisation, card.options.get("eps", 1e-6))
+    gate = _gate(card, tensors)
+    if card.family != "routesae":
+        return SparseAutoencoder(card, weights, gate, transform)
+    chosen = dict(card.options)
+    if options.mode is not None:
+        chosen["splice"] = options.mode
+    card = card.model_copy(update={"options": chosen})
+    inner = card.model_copy(update={"reads": card.reads[:1], "writes": card.writes[:1]})
+    sae = SparseAutoencoder(inner, weights, gate, transform)
+    if chosen.get("routing", "hard") not in ("hard", "random"):
+        raise AdapterError(
+            f"{card.name!r} was trained with {chosen['routing']!r} routing, which reads all sites at once "
+            "and so has no site to be spliced at; only hard and random routing can be measured"
+        )
+    return RouteSae(
+        card,
+        tensors["router"],
+        sae,
+        pooling=chosen.get("pooling", "sum"),
+        splice=chosen.get("splice", "corrected"),
+        routing=chosen.get("routing", "hard"),
+    )
+
+
+def _gate(card: DictionaryCard, tensors: dict[str, Tensor]) -> Gate:
+    kind = card.options.get("gate")
+    if kind == "topk":
+        return TopKGate(int(card.options["k"]), rectify=bool(card.options["rectify"]))
+    if kind == "relu":
+        return ReluGate()
+    if kind == "jumprelu" and "threshold" in tensors:
+        return JumpReluGate(tensors["threshold"])
+    if kind == "threshold":
+        return ThresholdGate(float(card.options["threshold"]))
+    raise AdapterError(
+        f"card of {card.name!r} names gate {kind!r}; known: topk, relu, jumprelu (with a threshold), "
+        "threshold"
+    )
+
+
+def save_dictionary(
+    folder: Path, name: str, dictionary: Dictionary, dtype: torch.dtype = torch.float16
+) -> Path:
+    """Write NAME.safetensors and NAME.json, each by atomic rename, the card last.
+
+    Args:
+        folder: where to write; made if missing.
+        name: file stem.
+        dictionary: an SAE or a RouteSAE of this package.
+        dtype: type on disk.
+
+    Returns:
+        The path of the weights.
+
+    Raises:
+        AdapterError: the dictionary is of a family that this format can't hold.
+    """
+    sae = dictionary.sae if isinstance(dictionary, RouteSae) else dictionary
+    if not isinstance(sae, SparseAutoencoder):
+        raise AdapterError(
+            f"{dictionary.card.name!r} is a {dictionary.card.family}: there are no weights to save"
+        )
+    weights = sae.weights
+    tensors = {"w_enc": weights.w_enc, "b_enc": weights.b_enc, "w_dec": weights.w_dec, "b_dec": weights.b_dec}
+    if weights.b_pre is not None:
+        tensors["b_pre"] = weights.b_pre
+    if isinstance(sae.gate, JumpReluGate):
+        tensors["threshold"] = sae.gate.threshold
+    if isinstance(dictionary, RouteSae):
+        tensors["router"] = dictionary.router
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{name}.safetensors"
+    # Cloned: the pre-bias and the decoder bias may be one tensor, and safetensors refuses shared memory.
+    save_file(
+        {key: value.detach().to("cpu", dtype).clone().contiguous() for key, value in tensors.items()},
+        f"{target}.tmp",
+    )
+    os.replace(f"{target}.tmp", target)
+    gate = sae.gate.describe()
+    card = dictionary.card.model_copy(
+        update={
+            "sha256": sha256_file(target),
+            "options": {**dictionary.card.options, **gate, "eps": sae.transform.eps},
+        }
+    )
+    text = json.dumps(card.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+    partial = folder / f"{name}.json.tmp"
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, folder / f"{name}.json")
+    return target
+
+
+def _files(path: Path) -> tuple[Path, Path]:
+    """Weights and card for a path to either, or to a folder that holds one such pair."""
+    if path.is_dir():
+        pairs = [file for file in sorted(path.glob("*.safetensors")) if file.with_suffix(".json").is_file()]
+        path = pairs[0] if len(pairs) == 1 else path / "dictionary.safetensors"
+    return path.with_suffix(".safetensors"), path.with_suffix(".json")

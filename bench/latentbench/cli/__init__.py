@@ -1,0 +1,7 @@
+"""The command line. Each command lives in a module of its own, imported when it is called."""
+
+from __future__ import annotations
+
+from latentbench.cli._main import cli, main
+
+__all__ = ["cli", "main"]

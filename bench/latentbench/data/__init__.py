@@ -1,0 +1,29 @@
+"""Assets, corpora and token rows. No torch."""
+
+from __future__ import annotations
+
+from latentbench.data._index import SPLITS
+from latentbench.data._sources import Source, sources
+from latentbench.data.assets import AssetSpec, AssetStatus, asset_path, catalogue, pull, resolve_asset, verify
+from latentbench.data.corpus import Corpus, Document, StreamOptions, load_corpus
+from latentbench.data.tokens import TokenRow, measured_tokens, token_rows
+
+__all__ = [
+    "SPLITS",
+    "AssetSpec",
+    "AssetStatus",
+    "Corpus",
+    "Document",
+    "Source",
+    "StreamOptions",
+    "TokenRow",
+    "asset_path",
+    "catalogue",
+    "load_corpus",
+    "measured_tokens",
+    "pull",
+    "resolve_asset",
+    "sources",
+    "token_rows",
+    "verify",
+]

@@ -1,0 +1,131 @@
+"""Edits: what a forward pass changes at a site, per row and per token."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+from torch.nn import functional
+
+from latentbench.lm._sites import Site
+
+__all__ = ["BOTH_PHASES", "AddVector", "Edit", "EditView", "MapActivation", "Phase"]
+
+Phase = Literal["prefill", "decode"]
+BOTH_PHASES: frozenset[Phase] = frozenset({"prefill", "decode"})
+"""Prompt tokens and generated tokens."""
+
+
+@dataclass(frozen=True)
+class EditView:
+    """What an edit may know about the tokens that pass through the model right now."""
+
+    real: Tensor
+    """`Bool[Tensor, "row pos"]`: False on padding."""
+    positions: Tensor
+    """`Int64[Tensor, "row pos"]`: index within the row's real tokens, prompt included."""
+    generated: Tensor
+    """`Bool[Tensor, "row pos"]`: True for tokens the model generated, False for prompt tokens."""
+    start: int
+    """Column of the padded sequence at which this chunk begins: 0 unless a KV cache holds the columns
+    before."""
+    observed: Mapping[Site, Tensor]
+    """Activations of the shadow pass, `Float[Tensor, "row pos d"]`, at the sites that edits asked to
+    observe."""
+    memo: dict[str, Tensor]
+    """Scratch space shared by the edits of one forward pass, empty at its start."""
+
+    def selected(self, phases: frozenset[Phase], skip_first: int, where: Tensor | None) -> Tensor:
+        """`Bool[Tensor, "row pos"]`: the positions that an edit with these settings changes."""
+        chosen = self.real & (self.positions >= skip_first)
+        if "decode" not in phases:
+            chosen = chosen & ~self.generated
+        if "prefill" not in phases:
+            chosen = chosen & self.generated
+        if where is not None:  # it does not speak of generated tokens
+            chosen = chosen & self.columns(where[..., None], fill=1.0)[..., 0].to(chosen.device)
+        return chosen
+
+    def columns(self, prompt: Tensor, fill: float) -> Tensor:
+        """The columns of this chunk out of a tensor over the padded prompt, `fill` on generated tokens.
+
+        Args:
+            prompt: `Tensor[row, pos, ...]` with one trailing dimension.
+            fill: value where the prompt has no column.
+        """
+        columns = self.real.shape[1]
+        here = prompt[:, self.start : self.start + columns]
+        missing = columns - here.shape[1]
+        return functional.pad(here, (0, 0, 0, missing), value=fill) if missing else here
+
+
+class Edit(ABC):
+    """A change of the activation at one site."""
+
+    site: Site
+    observes: tuple[Site, ...] = ()
+    """Sites of the unedited model that the edit reads. Any makes the LM run a shadow pass before every
+    pass."""
+
+    @abstractmethod
+    def apply(self, hidden: Tensor, view: EditView) -> Tensor:
+        """Return the edited activation.
+
+        Args:
+            hidden: `Float[Tensor, "row pos d"]`; not to be changed in place.
+            view: which tokens these are.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class AddVector(Edit):
+    """Add a vector to the activation: one for all rows, one for each row or one for each prompt token."""
+
+    site: Site
+    vectors: Tensor
+    """`Float[Tensor, "d"]`, `Float[Tensor, "row d"]` or, over the padded prompt, `Float[Tensor, "row pos
+    d"]`; the last leaves generated tokens as they are."""
+    where: Tensor | None = None
+    """`Bool[Tensor, "row pos"]` over the padded prompt; None means every position. Generated tokens always
+    count."""
+    skip_first: int = 1
+    """Leave out this many tokens at the start of every row (the attention sink)."""
+    phases: frozenset[Phase] = BOTH_PHASES
+    """Whether prompt tokens, generated tokens or both are changed."""
+
+    def apply(self, hidden: Tensor, view: EditView) -> Tensor:
+        """See `Edit.apply`."""
+        chosen = view.selected(self.phases, self.skip_first, self.where)
+        vectors = self.vectors.to(device=hidden.device, dtype=hidden.dtype)
+        if vectors.dim() == 2:
+            vectors = vectors[:, None, :]
+        elif vectors.dim() == 3:
+            vectors = view.columns(vectors, fill=0.0)
+        return hidden + vectors * chosen[..., None].to(hidden.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class MapActivation(Edit):
+    """Replace the activation of the selected tokens by a function of it."""
+
+    site: Site
+    function: Callable[[Tensor, Tensor], Tensor]
+    """Called with the selected activations `Float[Tensor, "n d"]` and their flat index `Int64[Tensor, "n"]`
+    (row * pos_count + pos); returns `Float[Tensor, "n d"]`."""
+    where: Tensor | None = None
+    """As in `AddVector`."""
+    skip_first: int = 1
+    """As in `AddVector`."""
+    phases: frozenset[Phase] = field(default=BOTH_PHASES)
+    """As in `AddVector`."""
+
+    def apply(self, hidden: Tensor, view: EditView) -> Tensor:
+        """See `Edit.apply`."""
+        chosen = view.selected(self.phases, self.skip_first, self.where).flatten()
+        index = chosen.nonzero()[:, 0]
+        flat = hidden.flatten(0, 1)
+        replaced = self.function(flat[index], index).to(flat.dtype)
+        return flat.index_copy(0, index, replaced).view_as(hidden)

@@ -1,0 +1,61 @@
+"""Estimators, resampling, paired tests, rank intervals and power; NumPy and SciPy only.
+
+Every estimate names its method and its number of independent units. Fewer than two units give no interval, an
+undefined statistic is unscored, and nothing turns NaN into a number.
+"""
+
+from __future__ import annotations
+
+from latentbench.stats._bootstrap import (
+    IndexStatistic,
+    SumStatistic,
+    bootstrap,
+    bootstrap_draws,
+    bootstrap_indices,
+    interval_from_draws,
+    joint_draws,
+    ratio,
+)
+from latentbench.stats._counts import (
+    RarefactionPoint,
+    SetCount,
+    count_reaching,
+    per_set,
+    rarefaction,
+    subsample_count,
+)
+from latentbench.stats._estimate import Estimate, unscored
+from latentbench.stats._paired import Comparison, holm, minimum_detectable_difference, paired
+from latentbench.stats._random import generator
+from latentbench.stats._ranks import Direction, RankInterval, rank_independent, rank_intervals
+from latentbench.stats._simple import mean, wilson
+
+__all__ = [
+    "Comparison",
+    "Direction",
+    "Estimate",
+    "IndexStatistic",
+    "RankInterval",
+    "RarefactionPoint",
+    "SetCount",
+    "SumStatistic",
+    "bootstrap",
+    "bootstrap_draws",
+    "bootstrap_indices",
+    "count_reaching",
+    "generator",
+    "holm",
+    "interval_from_draws",
+    "joint_draws",
+    "mean",
+    "minimum_detectable_difference",
+    "paired",
+    "per_set",
+    "rank_independent",
+    "rank_intervals",
+    "rarefaction",
+    "ratio",
+    "subsample_count",
+    "unscored",
+    "wilson",
+]

@@ -1,0 +1,1 @@
+"""The judges: what turns items into verdicts, offline or through a language model."""

@@ -1,0 +1,42 @@
+"""Templates to pages. Every value is escaped but the charts, which escape their own texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from latentbench_leaderboard._dictionary import metric_anchor
+from latentbench_leaderboard._format import number, plain, sites_text
+
+__all__ = ["page", "templates"]
+
+
+def templates() -> Environment:
+    """The environment that all pages are rendered in: autoescaped, and an unknown name is an error."""
+    environment = Environment(
+        loader=PackageLoader("latentbench_leaderboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    environment.filters["plain"] = plain
+    environment.filters["sites"] = sites_text
+    environment.globals["metric_anchor"] = metric_anchor
+    return environment
+
+
+def page(environment: Environment, template: str, root: str, values: dict[str, Any]) -> bytes:
+    """One page.
+
+    Args:
+        environment: see `templates`.
+        template: file name of the template.
+        root: relative path from the page to the site's folder, "" or "../".
+        values: what the template shows.
+    """
+    text = environment.get_template(template).render(root=root, **values)
+    # Texts of models can hold lone surrogates, which no file can.
+    return text.encode("utf-8", errors="replace")

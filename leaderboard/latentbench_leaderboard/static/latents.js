@@ -1,0 +1,143 @@
+// The latents of one dictionary: find, order, page through, and read contexts with highlighted tokens.
+"use strict";
+(() => {
+  const { load, element: el, isolate, failure } = window.latentbench;
+  const byId = (id) => document.getElementById(id);
+  const list = byId("latents");
+  const { name, root } = list.dataset;
+  const PER_PAGE = 10;
+  let index = null, chosen = [], page = 0, drawing = 0;
+
+  // Line ends, tabs and characters that turn the direction of writing are shown as what they are.
+  const visible = (token) => token.replace(/\r/g, "").replace(/[\n\u2028\u2029]/g, "↵\n").replace(/\t/g, "⇥")
+    .replace(/[\u202a-\u202e\u2066-\u2069]/g, (c) => `‹U+${c.charCodeAt(0).toString(16).toUpperCase()}›`);
+
+  function tokens(context) {
+    const text = el("p", "context");
+    text.dir = "auto";
+    context.w.forEach((token, i) => {
+      const step = context.h[i] || 0;
+      if (!step && i !== context.i) return text.append(visible(i ? token : token.trimStart()));
+      text.append(el("span", `tok h${step}${i === context.i ? " at" : ""}`, visible(token)));
+    });
+    return text;
+  }
+
+  function context(one) {
+    const where = `${one.o || "unnamed source"}, document ${one.d.slice(0, 12)}, offset ${one.s}–${one.f}`;
+    const strength = one.a === null ? "" : `activation ${one.a} · `;
+    const head = el("p", "where sub", strength, isolate(where));
+    const text = one.w ? tokens(one) : el("p", "withheld", "text withheld: source terms");
+    return el("li", "", text, head);
+  }
+
+  const contexts = (all) => el("ol", "contexts", ...all.map(context));
+
+  function verdict(one) {
+    const score = one.s === null ? el("b", "", `unscored: ${one.x}`) : el("b", "", one.s.toFixed(2));
+    return el("span", "verdict", isolate(one.j), " ", score, one.r ? el("span", "sub", " ", isolate(one.r)) : null);
+  }
+
+  function card(latent) {
+    const article = el("article", "latent");
+    const facts = [
+      latent.e === null ? "" : `${latent.e.toLocaleString("en")} active tokens`,
+      latent.t === null ? "" : `${latent.t} token class${latent.t === 1 ? "" : "es"}`,
+      latent.k.length ? `kept at ${latent.k.join(", ")}` : "",
+    ].filter(Boolean);
+    const link = el("a", "", `Latent ${latent.n}`);
+    link.href = `#latent=${latent.n}`;
+    article.append(el("h2", "", link), el("p", "sub", facts.join(" · ")));
+    if (latent.v.length) article.append(el("p", "verdicts", ...latent.v.map(verdict)));
+    if (latent.p.length) article.append(contexts(latent.p));
+    else article.append(el("p", "sub", "no contexts stored"));
+    if (latent.m > latent.p.length) article.append(el("p", "sub", `the strongest ${latent.p.length} of ${latent.m} contexts`));
+    if (latent.q.length) {
+      article.append(el("details", "", el("summary", "", "Texts without this latent, as the judge saw them"), contexts(latent.q)));
+    }
+    return article;
+  }
+
+  async function draw() {
+    const turn = (drawing += 1);
+    const last = Math.max(0, Math.ceil(chosen.length / PER_PAGE) - 1);
+    page = Math.min(Math.max(0, page), last);
+    const here = chosen.slice(page * PER_PAGE, (page + 1) * PER_PAGE);
+    byId("latent-count").textContent = `${chosen.length.toLocaleString("en")} of ${index.latent.length.toLocaleString("en")} latents`;
+    byId("latent-page").textContent = `page ${page + 1} of ${last + 1}`;
+    byId("latent-previous").disabled = page === 0;
+    byId("latent-next").disabled = page === last;
+    byId("latent-pager").hidden = last === 0;
+    try {
+      const numbers = [...new Set(here.map((i) => Math.floor(i / index.perShard)))];
+      const shards = new Map(await Promise.all(numbers.map(async (n) => [n, await load(root, `${name}/${n}`)])));
+      if (turn !== drawing) return; // a later choice is being drawn already
+      const cards = here.map((i) => card(shards.get(Math.floor(i / index.perShard))[i % index.perShard]));
+      list.replaceChildren(...(cards.length ? cards : [el("p", "empty", "No latent fits.")]));
+    } catch (error) {
+      list.replaceChildren(failure(error));
+    }
+  }
+
+  const orders = () => [
+    ...index.judges.map((judge, j) => [`score by ${judge}`, (i) => index.scores[j][i], -1]),
+    ["active tokens", (i) => index.events[i], -1],
+    ["number", (i) => index.latent[i], 1],
+  ];
+
+  const kinds = () => [
+    ["all", () => true],
+    ...[...new Set(index.kept.flat())].sort((a, b) => b - a).map((at) => [`kept at ${at}`, (i) => index.kept[i].includes(at)]),
+    ...(index.judges.length ? [["judged", (i) => index.scores.some((score) => score[i] !== null)]] : []),
+  ];
+
+  function choose() {
+    const words = byId("latent-find").value.trim().toLowerCase();
+    const [, key, sign] = orders()[byId("latent-order").selectedIndex];
+    const fits = kinds()[byId("latent-show").selectedIndex][1];
+    const found = (i) => !words || (/^\d+$/.test(words) ? String(index.latent[i]) === words : index.word[i].toLowerCase().includes(words));
+    const values = index.latent.map((_, i) => key(i));
+    chosen = index.latent.map((_, i) => i).filter((i) => fits(i) && found(i));
+    chosen.sort((a, b) => {
+      const x = values[a], y = values[b];
+      if (x === null || y === null) return (x === null) - (y === null);
+      return sign * (x - y);
+    });
+    page = 0;
+    return draw();
+  }
+
+  function turnTo(step) {
+    page += step;
+    draw().then(() => list.scrollIntoView({ block: "start" }));
+  }
+
+  function fromAddress() {
+    const asked = /^#latent=(\d+)$/.exec(location.hash);
+    if (!asked) return;
+    byId("latent-show").selectedIndex = 0;
+    byId("latent-find").value = asked[1];
+    choose();
+  }
+
+  async function start() {
+    try {
+      index = await load(root, `${name}/index`);
+    } catch (error) {
+      list.replaceChildren(failure(error));
+      return;
+    }
+    byId("latent-order").append(...orders().map(([label]) => el("option", "", label)));
+    byId("latent-show").append(...kinds().map(([label]) => el("option", "", label)));
+    byId("latent-tools").hidden = false;
+    byId("latent-tools").addEventListener("submit", (event) => event.preventDefault());
+    for (const id of ["latent-find", "latent-order", "latent-show"]) byId(id).addEventListener("input", choose);
+    byId("latent-previous").addEventListener("click", () => turnTo(-1));
+    byId("latent-next").addEventListener("click", () => turnTo(1));
+    addEventListener("hashchange", fromAddress);
+    await choose();
+    fromAddress();
+  }
+
+  start();
+})();

@@ -1,0 +1,138 @@
+"""The concepts and the prompts that ship with this task, and the options that choose among them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from latentbench.errors import UserError, unknown_name
+
+__all__ = [
+    "Concept",
+    "Labelled",
+    "Prompt",
+    "all_concepts",
+    "all_prompts",
+    "background_sets",
+    "concepts",
+    "neutral_prompts",
+    "prompts",
+]
+
+Half = Literal["select", "test", "neutral"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Labelled(_Record):
+    """A probe set and the targets in it that carry a concept."""
+
+    set: str
+    """Id of the probe set."""
+    targets: tuple[str, ...] = ()
+    """Target values; empty means every text of the set."""
+
+
+class Concept(_Record):
+    """One thing to steer towards. The fields are described at the head of `concepts.toml`."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """Short name, used in keys and items."""
+    name: str
+    """Name to show."""
+    description: str
+    """What a text with this concept is about."""
+    positives: tuple[Labelled, ...] = Field(min_length=1)
+    """Labelled texts that carry it."""
+    others: bool = True
+    """Whether texts of the same sets with other targets are negatives."""
+    avoid: tuple[str, ...] = ()
+    """Background sets that are no negatives of it."""
+    phrase: str = ""
+    """The phrase that all positives end in, for passage sets."""
+    lexicon: tuple[str, ...] = Field(min_length=1)
+    """Words that tell of it."""
+
+    def lexicon_hits(self, text: str) -> int:
+        """How many different words of the lexicon occur in `text`, as whole words, in any case."""
+        return sum(
+            bool(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE)) for word in self.lexicon
+        )
+
+
+class Prompt(_Record):
+    """An opening that generation continues."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """Short name, used in keys and items."""
+    text: str
+    """The opening itself."""
+    half: Half
+    """"select" if the amount is chosen on it, "test" if it is scored, "neutral" for the classifiers'
+    negatives."""
+
+
+@cache
+def all_concepts() -> tuple[Concept, ...]:
+    """Every concept of the package, in the order of the file."""
+    return tuple(Concept.model_validate(entry) for entry in _read("concepts.toml")["concept"])
+
+
+@cache
+def all_prompts() -> tuple[Prompt, ...]:
+    """Every prompt of the package, in the order of the file."""
+    return tuple(Prompt.model_validate(entry) for entry in _read("prompts.toml")["prompt"])
+
+
+@cache
+def background_sets() -> tuple[str, ...]:
+    """Probe sets whose texts are negatives of every concept that does not avoid them."""
+    return tuple(_read("concepts.toml")["background"]["sets"])
+
+
+def concepts(ids: Sequence[str]) -> list[Concept]:
+    """The concepts of these ids in the order given; all of them for no ids.
+
+    Raises:
+        UserError: an id is unknown (the nearest are named) or given twice.
+    """
+    known = {concept.id: concept for concept in all_concepts()}
+    for name in ids:
+        if name not in known:
+            raise unknown_name("steering concept", name, known)
+    if len(set(ids)) != len(ids):
+        raise UserError(f"steering concepts {list(ids)} hold one twice: name each concept once")
+    return [known[name] for name in ids] if ids else list(known.values())
+
+
+def prompts(count: int) -> list[Prompt]:
+    """The first `count` prompts, half of them for selection and half for the test, in the order of the file.
+
+    Raises:
+        UserError: `count` is odd, below 2, or more than there are.
+    """
+    halves = {
+        half: [prompt for prompt in all_prompts() if prompt.half == half] for half in ("select", "test")
+    }
+    most = 2 * min(map(len, halves.values()))
+    if count % 2 or not 2 <= count <= most:
+        raise UserError(f"steering needs an even number of prompts from 2 to {most}, not {count}")
+    chosen = {prompt.id for half in halves.values() for prompt in half[: count // 2]}
+    return [prompt for prompt in all_prompts() if prompt.id in chosen]
+
+
+def neutral_prompts() -> list[Prompt]:
+    """The prompts whose unsteered continuations are negatives for the text classifiers."""
+    return [prompt for prompt in all_prompts() if prompt.half == "neutral"]
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))

@@ -1,0 +1,92 @@
+"""Options of the steering task."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from latentbench.run._task import TaskConfig
+from latentbench_tasks.steering._choose import Contrast, Unit
+
+__all__ = ["SteeringConfig"]
+
+
+class SteeringConfig(TaskConfig):
+    """Options of the steering task."""
+
+    concepts: tuple[str, ...] = ()
+    """Ids of the concepts; empty takes all."""
+    prompts: int = 16
+    """Number of prompts, half for choosing the factor and half for the test."""
+    prompting: Literal["plain", "chat"] = "plain"
+    """See `_generate.prompt_ids`."""
+    select_documents: int = Field(24, ge=2)
+    """Labelled documents on each side of a concept that latents are chosen on."""
+    select_context: int = Field(48, ge=4)
+    """Tokens of each of them."""
+    contrast: Contrast = "effect_size"
+    """See `ChoiceOptions`. Effect size prefers latents that tell most documents of a concept from the others;
+    the plain mean prefers strong ones, however few documents they are on in."""
+    n_latents: int = Field(1, ge=1, le=3)
+    """Latents steered together."""
+    max_density: float | None = Field(0.5, gt=0, le=1)
+    """See `ChoiceOptions`."""
+    unit: Unit = "max"
+    """See `ChoiceOptions`."""
+    factors: tuple[float, ...] = (1.0, 2.0, 4.0)
+    """Grid of amounts, in units, ascending. On smollm2-135m-q4, half a unit changes next to nothing and four
+    units break about half of the texts."""
+    phases: Literal["both", "prefill", "decode"] = "both"
+    """Whether prompt tokens, generated tokens or both are steered."""
+    max_new_tokens: int = Field(16, ge=1)
+    """Tokens of a text."""
+    temperature: float = Field(0.0, ge=0)
+    """0 is greedy; otherwise softmax sampling with seeded noise that dictionaries share."""
+    samples: int = Field(1, ge=1)
+    """Texts per prompt, concept and factor; more than 1 needs a temperature."""
+    batch_rows: int = Field(32, ge=1)
+    """Texts generated together."""
+    test_factors: Literal["all", "chosen"] = "all"
+    """"chosen" generates test texts only at each concept's chosen factor and at the one fixed factor:
+    cheaper, but the dose-response curves are then those of the select prompts."""
+    choose_by: Literal["score", "success"] = "score"
+    """Mean over the select prompts that picks the factor: concept probability of well-formed texts (0 for the
+    others), which has few ties, or the success share itself."""
+    random_direction: bool = False
+    """Also steer along a random direction of the same norm; doubles the cost."""
+    scorer_documents: int = Field(600, ge=40)
+    """Labelled documents on each side of a concept that its classifier is fitted and measured on."""
+    scorer_windows: int = Field(3, ge=1)
+    """Windows of each document that the classifier learns from."""
+    neutral_texts: int = Field(64, ge=0)
+    """Unsteered texts, sampled on prompts of their own, among the classifier's negatives."""
+    window_words: tuple[int, int] | None = None
+    """Shortest and longest window in words; None takes half to all of `max_new_tokens`, since an English word
+    is 1.3 tokens or so."""
+    min_auroc: float = Field(0.8, ge=0.5, le=1)
+    """Concepts whose classifier does worse on held-out documents are excluded and counted."""
+    concept_threshold: float = Field(0.5, ge=0, le=1)
+    """Lowest concept probability of a success."""
+    concept_false_positives: float = Field(0.05, ge=0, le=1)
+    """The threshold is raised until at most this share of the held-out negative documents, and of the
+    held-out neutral texts, passes it."""
+    fluency_margin: float = Field(2.0, ge=0)
+    """Nats per token that a success may be less fluent than the mean unsteered text. A sensible text on a
+    subject that the prompt did not suggest lies one to two nats below; broken ones lie three and more
+    below."""
+    min_distinct_2: float = Field(0.5, ge=0, le=1)
+    """Lowest share of distinct token pairs of a success."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SteeringConfig:
+        if not self.factors or list(self.factors) != sorted(set(self.factors)) or self.factors[0] <= 0:
+            raise ValueError(f"factors {list(self.factors)} must be positive, ascending and distinct")
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"samples = {self.samples} at temperature 0 would give {self.samples} equal texts"
+            )
+        words = self.window_words
+        if words is not None and not 1 <= words[0] <= words[1]:
+            raise ValueError(f"window_words {list(words)} must be [shortest, longest] with at least one word")
+        return self

@@ -1,0 +1,266 @@
+"""Shards, latents and transcripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from leaderboard_records import EMBED, HOSTILE, Made, cell_of, finish, metric, record_of
+
+from latentbench.errors import UserError
+from latentbench.store import ResultsFolder
+from latentbench_leaderboard._latents import CONTEXTS_SHOWN, LatentBook, latent_book
+from latentbench_leaderboard._shards import script_json, shard_text
+from latentbench_leaderboard._steering import SteeringBook, steering_book
+from latentbench_leaderboard._subjects import load_subjects
+
+MADE = Made("one", "topk", ["resid_post.21"], 64.0, 0.5)
+DOCUMENT = "ab" * 32
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(anything)
+def test_script_json_is_the_same_json_without_anything_that_ends_a_script(value: Any) -> None:
+    text = script_json(value)
+    assert json.loads(text) == value
+    assert text.isascii()
+    assert not set("<>&") & set(text)
+
+
+def test_shards_of_hostile_text() -> None:
+    text = shard_text("a", {"x": f"{HOSTILE}</script><!-- \u2028\u2029 ]]>"})
+    assert "</script" not in text
+    assert "<!--" not in text
+    assert "\u2028" not in text
+    assert text.startswith('latentbench.shard("a",')
+
+
+def context(activation: float | None, start: int = 0, text: bool = True, tokens: int = 5) -> dict[str, Any]:
+    excerpt = {
+        "tokens": [f" t{i}" for i in range(tokens)],
+        "activations": [activation or 0.0 if i == tokens // 2 else 0.0 for i in range(tokens)],
+        "activated": tokens // 2,
+    }
+    return {
+        "document": DOCUMENT,
+        "source": "set",
+        "start": start,
+        "end": start + 10,
+        "token_class": "t",
+        "activation": activation,
+        "excerpt": excerpt if text else None,
+    }
+
+
+def latent(number: int, contexts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {"kind": "latent", "id": str(number), "latent": number, "contexts": contexts, **more}
+
+
+def book_of(
+    path: Path,
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]] | None = None,
+    texts: str = "",
+    local: bool = True,
+) -> LatentBook:
+    results = ResultsFolder.create(path)
+    cell = cell_of(MADE, "interpretability", {}, EMBED)
+    folder = finish(results, record_of(MADE, cell, [metric("score", 0.5, 0.1)]), items, judgements)
+    if texts:
+        (folder.path / "texts.jsonl").write_text(texts, encoding="utf-8")
+    book = latent_book(load_subjects(path)[0][0], local)
+    assert book is not None
+    return book
+
+
+class TestLatents:
+    def test_strongest_contexts_first_and_capped(self, tmp_path: Path) -> None:
+        book = book_of(tmp_path, [latent(7, [context(float(i), start=i) for i in range(20)], events=20)])
+        (shown,) = book.shards[0]
+        assert [c["a"] for c in shown["p"]] == [float(i) for i in range(19, 19 - CONTEXTS_SHOWN, -1)]
+        assert shown["m"] == 20
+
+    def test_highlight_is_in_fifths_of_the_largest(self, tmp_path: Path) -> None:
+        book = book_of(
+            tmp_path, [latent(7, [context(10.0), context(4.0, 1), context(0.5, 2), context(2.0, 3)])]
+        )
+        (shown,) = book.shards[0]
+        assert [max(c["h"]) for c in shown["p"]] == [5, 2, 1, 1]
+        assert all(c["h"][c["i"]] == max(c["h"]) for c in shown["p"])
+
+    def test_one_place_is_one_context(self, tmp_path: Path) -> None:
+        twice = [context(3.0), context(3.0)]
+        (shown,) = book_of(tmp_path, [latent(7, twice)]).shards[0]
+        assert len(shown["p"]) == 1
+
+    def test_long_texts_are_cut_around_the_activated_token(self, tmp_path: Path) -> None:
+        (shown,) = book_of(tmp_path, [latent(7, [context(3.0, tokens=500)])]).shards[0]
+        (cut,) = shown["p"]
+        assert len(cut["w"]) == len(cut["h"]) == 96
+        assert cut["w"][cut["i"]] == " t250"
+        assert cut["h"][cut["i"]] == 5
+
+    def test_best_judged_first_then_most_active(self, tmp_path: Path) -> None:
+        items = [latent(n, [], events=n) for n in (1, 2, 3, 4)]
+        judgements = [
+            {"kind": "judgement", "id": "1", "latent": 1, "status": "ok", "score": 0.7},
+            {"kind": "judgement", "id": "3", "latent": 3, "status": "ok", "score": 0.9},
+            {
+                "kind": "judgement",
+                "id": "4",
+                "latent": 4,
+                "status": "too few",
+                "score": None,
+                "reason": "why",
+            },
+        ]
+        book = book_of(tmp_path, items, judgements)
+        assert book.index["latent"] == [3, 1, 4, 2]
+        assert book.index["judges"] == ["embed (all-MiniLM-L6-v2)"]
+        assert book.index["scores"] == [[0.9, 0.7, None, None]]
+        assert book.shards[0][2]["v"] == [
+            {"j": "embed (all-MiniLM-L6-v2)", "s": None, "x": "too few", "r": "why"}
+        ]
+
+    def test_shards_and_index_agree(self, tmp_path: Path) -> None:
+        book = book_of(tmp_path, [latent(n, [context(1.0)], events=100 - n) for n in range(45)])
+        per = book.index["perShard"]
+        numbers = [one["n"] for shard in book.shards for one in shard]
+        assert numbers == book.index["latent"]
+        assert [len(shard) for shard in book.shards] == [per, per, 45 - 2 * per]
+
+    def test_withheld_and_local_texts(self, tmp_path: Path) -> None:
+        items = [latent(7, [context(3.0, 5, text=False)])]
+        side = json.dumps(
+            {
+                "document": DOCUMENT,
+                "start": 5,
+                "end": 15,
+                "tokens": ["secret"],
+                "activations": [3.0],
+                "activated": 0,
+            }
+        )
+        local = book_of(tmp_path / "a", items, texts=side + "\n")
+        public = book_of(tmp_path / "b", items, texts=side + "\n", local=False)
+        assert local.shards[0][0]["p"][0]["w"] == ["secret"]
+        assert (local.with_text, local.withheld) == (1, 0)
+        assert public.shards[0][0]["p"][0]["w"] is None
+        assert (public.with_text, public.withheld) == (0, 1)
+
+    def test_damaged_side_file_names_line_and_way_out(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"texts.jsonl:1 is not a JSON object.*--public"):
+            book_of(tmp_path, [latent(7, [])], texts="{torn\n")
+
+    def test_negatives_are_kept_apart(self, tmp_path: Path) -> None:
+        items = [
+            {
+                "kind": "latent",
+                "id": "7",
+                "latent": 7,
+                "positives": [context(2.0)],
+                "negatives": [context(None, 50)],
+            }
+        ]
+        (shown,) = book_of(tmp_path, items).shards[0]
+        assert len(shown["p"]) == len(shown["q"]) == 1
+        assert shown["q"][0]["h"] == [0] * 5
+
+    def test_a_second_judge_reads_the_items_of_the_shared_measurement(self, tmp_path: Path) -> None:
+        results = ResultsFolder.create(tmp_path)
+        for judge, items in ((EMBED, [latent(7, [context(1.0)])]), ({"name": "other"}, [])):
+            cell = cell_of(MADE, "interpretability", {}, judge)
+            verdict = {"kind": "judgement", "id": "7", "latent": 7, "status": "ok", "score": 0.5}
+            finish(results, record_of(MADE, cell, [metric("score", 0.5, 0.1)]), items, [verdict])
+        book = latent_book(load_subjects(tmp_path)[0][0], True)
+        assert book is not None
+        assert book.total == 1
+        assert [verdict["j"] for verdict in book.shards[0][0]["v"]] == ["embed (all-MiniLM-L6-v2)", "other"]
+
+    def test_items_with_odd_fields_do_no_harm(self, tmp_path: Path) -> None:
+        items = [
+            latent(7, [{"document": 3, "excerpt": {"tokens": "no list"}}], events="many", kept=[1]),
+            {"kind": "latent", "id": "x", "latent": "seven"},
+            {"kind": "latent", "id": "y", "latent": True, "contexts": 4},
+        ]
+        assert book_of(tmp_path, items).total == 1
+
+
+def generation(prompt: int, factor: float, success: bool, **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "generation",
+        "id": f"{prompt}/{factor}/{more.get('sample', 0)}",
+        "concept": "sport",
+        "dictionary_latents": [3],
+        "factor": factor,
+        "split": "test" if prompt < 8 else "select",
+        "prompt_id": prompt,
+        "prompt": f"prompt {prompt}",
+        "text": "steered",
+        "baseline_text": "plain",
+        "concept_score": 0.5,
+        "fluency": None,
+        "success": success,
+        **more,
+    }
+
+
+def steering_of(path: Path, items: list[dict[str, Any]]) -> SteeringBook | None:
+    cell = cell_of(MADE, "steering", {})
+    finish(ResultsFolder.create(path), record_of(MADE, cell, [metric("success", 0.5, 0.1)]), items)
+    return steering_book(load_subjects(path)[0][0])
+
+
+class TestSteering:
+    def test_rates_by_factor_and_half(self, tmp_path: Path) -> None:
+        items = [generation(p, f, success=p % 2 == 0 and f == 1.0) for p in range(12) for f in (2.0, 1.0)]
+        book = steering_of(tmp_path, items)
+        assert book is not None
+        (concept,) = book.concepts
+        assert concept.factors == ("1", "2")
+        assert [rate.text for rate in concept.test] == ["4/8", "0/8"]
+        assert [rate.text for rate in concept.select] == ["2/4", "0/4"]
+        assert concept.test[0].interval == "22\N{EN DASH}78 %"  # Wilson, 4 of 8
+        assert [rate.step for rate in concept.test] == [3, 0]
+
+    def test_texts_that_share_a_prompt_have_no_interval(self, tmp_path: Path) -> None:
+        items = [generation(p, 1.0, True, sample=s) for p in range(4) for s in range(2)]
+        book = steering_of(tmp_path, items)
+        assert book is not None
+        assert book.concepts[0].test[0].text == "8/8"
+        assert book.concepts[0].test[0].interval == ""
+
+    def test_random_directions_are_not_mixed_in(self, tmp_path: Path) -> None:
+        items = [generation(0, 1.0, True), generation(1, 1.0, False, direction="random")]
+        book = steering_of(tmp_path, items)
+        assert book is not None
+        assert book.total == 1
+
+    def test_rows_point_at_their_prompts(self, tmp_path: Path) -> None:
+        book = steering_of(tmp_path, [generation(p, f, False) for p in (9, 2) for f in (1.0, 2.0)])
+        assert book is not None
+        shard = book.concepts[0].shard
+        assert [prompt["half"] for prompt in shard["prompts"]] == ["test", "select"]
+        assert {shard["prompts"][row[0]]["prompt"] for row in shard["rows"]} == {"prompt 9", "prompt 2"}
+        assert shard["rows"] == sorted(shard["rows"], key=lambda row: row[:2])
+
+    def test_concepts_without_texts_are_named(self, tmp_path: Path) -> None:
+        weak = {"kind": "scorer", "id": "s", "concept": "law", "kept": False, "auroc": 0.61}
+        empty = {"kind": "choice", "id": "c", "concept": "food", "latents": [], "reason": "no usable latent"}
+        book = steering_of(tmp_path, [generation(0, 1.0, True), weak, empty])
+        assert book is not None
+        assert book.unscored == (
+            ("Food", "no usable latent"),
+            ("Law", "text classifier too weak (held-out AUROC 0.61)"),
+        )
+
+    def test_a_dictionary_without_texts_has_no_page(self, tmp_path: Path) -> None:
+        assert steering_of(tmp_path, []) is None

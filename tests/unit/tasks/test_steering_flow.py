@@ -1,0 +1,348 @@
+"""The steering task from labelled texts to metrics, on a toy model with random weights."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from latentbench.adapters import Dictionary, InputTransform
+from latentbench.data import Corpus, Document
+from latentbench.errors import UserError
+from latentbench.identity import sha256_text
+from latentbench.lm import LM
+from latentbench.run._task import CellSetup, Item, Shared, TokenPolicy
+from latentbench.run._watch import WatchedBatch
+from latentbench.testing import random_routesae, random_sae, toy_lm, toy_tokenizer
+from latentbench_tasks.steering import _generate as gen
+from latentbench_tasks.steering._concepts import background_sets, concepts, prompts
+from latentbench_tasks.steering._labelled import draw_texts
+from latentbench_tasks.steering.task import SteeringConfig, SteeringTask
+
+WORDS = {
+    "Sport": "game team coach league score match",
+    "clinical": "patients disease treatment surgery acute therapy",
+    "plain": "we took the old road and saw a small house by the river",
+}
+CONCEPTS = ("sport", "medicine")
+torch.set_num_threads(1)  # toy tensors: threads would only wait for each other
+
+
+def documents(seed: int) -> list[Document]:
+    rng = np.random.default_rng(seed)
+    found: dict[str, Document] = {}
+    for kind, source, target in (
+        ("Sport", "97_news_class", "Sport"),
+        ("plain", "97_news_class", "Technology"),
+        ("clinical", "101_disease_class", "neoplasms"),
+        ("plain", "51_just_is", "1"),
+    ):
+        for _ in range(80):
+            mixed = [*WORDS[kind].split(), *WORDS["plain"].split()]
+            text = " ".join(rng.choice(mixed, 20))
+            found[text] = Document(
+                sha256=sha256_text(text), text=text, source=source, labels={source: target}
+            )
+    return list(found.values())
+
+
+@cache
+def corpus(split: str) -> Corpus:
+    return Corpus(name="toy", sha256="0" * 64, split=split, documents=[], pool=documents(len(split)))
+
+
+@cache
+def model() -> LM:
+    return toy_lm(tokenizer=toy_tokenizer())
+
+
+def sae(seed: int = 0) -> Dictionary:
+    return random_sae(transform=InputTransform("standardise"), seed=seed)
+
+
+def routed() -> Dictionary:
+    return random_routesae(["resid_post.0", "resid_post.1", "resid_post.2"])
+
+
+@cache
+def common() -> Shared:
+    """Classifiers and unsteered texts, which are keyed by content, made once for most tests."""
+    return Shared()
+
+
+def setup(dictionary: Dictionary, shared: Shared | None = None) -> CellSetup:
+    return CellSetup(
+        lm=model(),
+        dictionary=dictionary,
+        corpus=corpus("test"),
+        load_split=corpus,
+        tokens=TokenPolicy(),
+        seed=0,
+        cache=Path("unused"),
+        shared=shared or common(),
+    )
+
+
+def task(**changes: Any) -> SteeringTask:
+    small = {
+        "concepts": CONCEPTS,
+        "prompts": 4,
+        "select_documents": 6,
+        "select_context": 20,
+        "factors": (0.5, 8.0),
+        "max_new_tokens": 6,
+        "batch_rows": 6,
+        "scorer_documents": 80,
+        "neutral_texts": 20,
+        "window_words": (6, 12),
+    }
+    return SteeringTask(SteeringConfig(**{**small, **changes}))
+
+
+def watch(steering: SteeringTask, cell: CellSetup, batch_rows: int = 5) -> list[Item]:
+    watcher = steering.watcher(cell)
+    rows = watcher.rows()
+    assert rows is not None
+    items: list[Item] = []
+    for index, start in enumerate(range(0, len(rows), batch_rows)):
+        chunk = rows[start : start + batch_rows]
+        tokens = cell.lm.batch([row.ids for row in chunk])
+        measured = tokens.measured(cell.tokens.skip_first)
+        acts = cell.lm.forward(tokens, capture=cell.dictionary.reads, logits=False).acts
+        batch = WatchedBatch(cell.lm, cell.dictionary, index, chunk, tokens, measured, acts, None)
+        items += watcher.watch(
+            batch, cell.dictionary.encode({site: act[measured] for site, act in acts.items()})
+        )
+    return items
+
+
+def stored(items: list[Item]) -> list[Item]:
+    """As they come back from a file."""
+    return [json.loads(json.dumps(item, allow_nan=False)) for item in items]
+
+
+def measured(steering: SteeringTask, dictionary: Dictionary, shared: Shared | None = None) -> list[Item]:
+    cell = setup(dictionary, shared)
+    items = stored(watch(steering, cell))
+    return items + stored(list(steering.measure(cell, items)))
+
+
+def of_kind(items: list[Item], kind: str) -> list[Item]:
+    return [item for item in items if item["kind"] == kind]
+
+
+@pytest.mark.parametrize("dictionary", [sae(), routed()], ids=["sae", "routesae"])
+def test_a_cell_goes_from_labelled_texts_to_metrics(dictionary: Dictionary) -> None:
+    steering = task()
+    items = measured(steering, dictionary)
+    generations = of_kind(items, "generation")
+    assert len({item["id"] for item in generations}) == len(generations) == 2 * 2 * 4
+    assert {item["split"] for item in generations} == {"select", "test"}
+    for item in generations:
+        assert item["status"] == ("ok" if item["tokens"] else "empty")
+        assert item["baseline_text"] in {text["text"] for text in of_kind(items, "unsteered")}
+    metrics, curves, counts = steering.summarise(items, [], np.random.default_rng(0))
+    assert next(metric for metric in metrics if metric.name == "success").n == 2
+    assert len(curves) == 3
+    assert counts["generations"] == 16
+    assert counts["generation_tokens"] > 0
+    assert (counts["shadow_tokens"] > 0) == (dictionary.card.family == "routesae")
+
+
+def test_every_row_of_the_stream_is_a_labelled_text_once() -> None:
+    watcher = task().watcher(setup(sae()))
+    rows = watcher.rows()
+    assert rows is not None
+    drawn = draw_texts(corpus("select"), concepts(CONCEPTS), background_sets(), 6, 0)
+    wanted = {document.sha256 for texts in drawn for document in (*texts.positives, *texts.negatives)}
+    assert sorted(row.document for row in rows) == sorted(wanted)
+    assert all(len(row.ids) <= 20 for row in rows)
+    assert watcher.budget_tokens == sum(len(row.ids) for row in rows)
+    assert watcher.stream() == task().watcher(setup(routed())).stream()
+    assert watcher.stream() != task(select_context=21).watcher(setup(sae())).stream()
+
+
+def test_a_concept_gets_the_same_texts_whichever_others_are_asked_for() -> None:
+    both = draw_texts(corpus("select"), concepts(CONCEPTS), background_sets(), 6, 0)
+    alone = draw_texts(corpus("select"), concepts(["medicine"]), background_sets(), 6, 0)
+    assert both[1] == alone[0]
+    sport = both[0]
+    assert {document.labels.get("97_news_class") for document in sport.positives} == {"Sport"}
+    sources = [document.source for document in sport.negatives]
+    assert (sources.count("97_news_class"), sources.count("51_just_is")) == (3, 3)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3, 9, 15])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_measurement_broken_off_goes_on_to_the_same_items(kept: int, temperature: float) -> None:
+    steering, dictionary = task(temperature=temperature), sae()
+    cell = setup(dictionary)
+    watched = stored(watch(steering, cell))
+    whole = stored(list(steering.measure(cell, watched)))
+    last = [index for index, item in enumerate(whole) if item["kind"] == "generation"][kept]
+    before = whole[:last]
+    after = stored(list(steering.measure(setup(dictionary), watched + before)))
+    assert before + after == whole
+
+
+def test_nothing_is_generated_again_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    steering, dictionary, shared = task(), sae(), Shared()
+    items = measured(steering, dictionary, shared)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("generated again")
+
+    monkeypatch.setattr(gen, "generate_batch", refuse)
+    assert list(steering.measure(setup(dictionary, shared), items)) == []
+
+
+def test_unsteered_texts_and_classifiers_are_made_once_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared()
+    first = measured(task(), sae(0), shared)
+    calls: list[bool] = []
+    real = gen.generate_batch
+
+    def counted(*arguments: Any) -> gen.Generated:
+        calls.append(arguments[1] is None)
+        return real(*arguments)
+
+    monkeypatch.setattr(gen, "generate_batch", counted)
+    second = measured(task(), sae(1), shared)
+    assert calls == [False] * 3
+    for kind in ("unsteered", "scorer"):
+        assert of_kind(first, kind) == of_kind(second, kind)
+
+
+def test_sampling_noise_is_shared_between_dictionaries() -> None:
+    """Vectors of next to no length leave only the noise, so two dictionaries must write the same texts."""
+    steering = task(temperature=1.0, factors=(1e-6, 2e-6))
+    first, second = (of_kind(measured(steering, dictionary), "generation") for dictionary in (sae(0), sae(1)))
+    assert [item["text"] for item in first] == [item["text"] for item in second]
+    assert len({item["text"] for item in first}) > 4
+    strong = of_kind(measured(task(temperature=1.0, factors=(1e-6, 50.0)), sae(1)), "generation")
+    assert [item["text"] for item in strong] != [item["text"] for item in second]
+
+
+def test_a_factor_of_nothing_gives_the_unsteered_text() -> None:
+    for item in of_kind(measured(task(factors=(1e-9,)), sae()), "generation"):
+        assert item["text"] == item["baseline_text"]
+
+
+def test_each_row_is_steered_by_its_own_vector() -> None:
+    """A mixed batch gives what each row gives alone."""
+    lm, dictionary = model(), sae()
+    chosen = prompts(4)
+    ids = gen.prompt_ids(lm, chosen, "plain", "tokenizer")
+    rows = gen.grid(["a", "b"], "latent", {"a": [1.0], "b": [3.0]}, chosen, 1)
+    generator = torch.Generator().manual_seed(0)
+    vectors = [torch.randn(16, generator=generator) * 4 for _ in rows]
+    decoding = gen.Decoding(6, 0.0, "both", 1, 0)
+    mixed = gen.generate_batch(lm, dictionary, rows, vectors, ids, decoding).texts
+    alone = [
+        gen.generate_batch(lm, dictionary, [row], [vector], ids, decoding).texts[0]
+        for row, vector in zip(rows, vectors, strict=True)
+    ]
+    assert [text["text"] for text in mixed] == [text["text"] for text in alone]
+    for together, single in zip(mixed, alone, strict=True):
+        assert together["tokens"] == single["tokens"]
+        if single["tokens"]:
+            assert together["fluency"] == pytest.approx(single["fluency"], rel=1e-4)
+    assert sum(text["tokens"] for text in mixed) > 20
+
+
+def test_fluency_is_that_of_the_generated_tokens_alone_under_the_plain_model() -> None:
+    lm = model()
+    prompt, new = [5, 6, 7], [8, 9]
+    found = gen.log_probabilities(lm, [prompt, [3], [4]], [new, [], [11]])
+    logits = lm.forward(lm.batch([prompt + new])).logits
+    assert logits is not None
+    shares = logits[0].log_softmax(dim=-1)
+    assert found[0] == pytest.approx(float(shares[2, 8] + shares[3, 9]) / 2, rel=1e-4)
+    assert found[1] is None
+    assert found[2] is not None
+
+
+def test_distinct_pairs() -> None:
+    assert gen.distinct_2([1, 2, 3]) == 1.0
+    assert gen.distinct_2([1, 1, 1, 1, 1]) == 0.25
+    assert gen.distinct_2([1]) == 1.0
+
+
+def test_chosen_test_factors_leave_the_published_numbers_as_they_are() -> None:
+    everything, chosen = task(), task(test_factors="chosen")
+    dictionary = sae(3)
+    full, part = measured(everything, dictionary), measured(chosen, dictionary)
+    texts = {item["id"]: item["text"] for item in of_kind(full, "generation")}
+    fewer = {item["id"]: item["text"] for item in of_kind(part, "generation")}
+    assert fewer.items() <= texts.items()
+    for name in ("success", "lift", "success_fixed_factor", "concept_gain"):
+        values = [
+            next(
+                metric.value
+                for metric in steering.summarise(items, [], np.random.default_rng(0)).metrics
+                if metric.name == name
+            )
+            for steering, items in ((everything, full), (chosen, part))
+        ]
+        assert values[0] == pytest.approx(values[1]), name
+
+
+def test_the_random_direction_has_the_norm_of_the_latents() -> None:
+    items = measured(task(random_direction=True), sae())
+    kinds = [item["direction"] for item in of_kind(items, "generation")]
+    assert kinds.count("latent") == kinds.count("random") == 16
+    like = torch.arange(16.0)
+    drawn = gen.random_direction(like, 0, "sport")
+    assert drawn.norm() == pytest.approx(float(like.norm()), rel=1e-5)
+    assert torch.equal(drawn, gen.random_direction(like, 0, "sport"))
+    assert not torch.allclose(drawn, gen.random_direction(like, 0, "court"))
+
+
+def test_several_latents_add_the_mean_of_what_each_would_add() -> None:
+    dictionary = sae()
+    rows = next(iter(dictionary.write_vectors([3, 5]).values()))
+    choice = {"concept": "x", "latents": [3, 5], "units": [2.0, 4.0]}
+    found = gen.directions(dictionary, [choice, {"concept": "y", "latents": []}])
+    torch.testing.assert_close(found["x"], rows[0] + 2 * rows[1])
+    assert "y" not in found
+
+
+def test_a_chat_prompt_ends_in_the_opening_and_needs_a_template() -> None:
+    lm = toy_lm(tokenizer=toy_tokenizer())
+    with pytest.raises(UserError, match="chat template"):
+        gen.prompt_ids(lm, prompts(2), "chat", "tokenizer")
+    lm.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %} answer: "
+    plain, chat = (gen.prompt_ids(lm, prompts(2), style, "never") for style in ("plain", "chat"))
+    head = lm.tokenizer("Continue this text. answer: ")["input_ids"]
+    assert all(chat[name] == head + ids for name, ids in plain.items())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"factors": (2.0, 1.0)},
+        {"factors": (0.0, 1.0)},
+        {"factors": ()},
+        {"samples": 2},
+        {"window_words": (9, 3)},
+        {"factor": 1.0},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"factor|samples|window_words"):
+        SteeringConfig(**wrong)
+
+
+def test_the_estimate_of_tokens_is_near_what_is_used() -> None:
+    steering = task()
+    items = measured(steering, sae())
+    counts = steering.summarise(items, [], np.random.default_rng(0)).counts
+    used = counts["generation_tokens"] + sum(
+        len(row.ids) for row in steering.watcher(setup(sae())).rows() or ()
+    )
+    assert 0.3 < steering.tokens() / used < 3
