@@ -70,7 +70,8 @@ def choose_latents(
         One item per concept with `latents`, `contrasts`, `units`, `densities` and the numbers of documents,
         or an empty list of latents and the `reason`.
     """
-    rows = [item for item in items if item["kind"] == "contrast" and item["tokens"]]
+    once = {item["document"]: item for item in items if item["kind"] == "contrast" and item["tokens"]}
+    rows = list(once.values())
     n_latents = len(decoder_norms)
     density, peaks = _activity(rows, n_latents)
     usable = peaks > 0

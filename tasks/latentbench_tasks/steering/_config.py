@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from latentbench.run._task import TaskConfig
+from latentbench.run import TaskConfig
 from latentbench_tasks.steering._choose import Contrast, Unit
 
 __all__ = ["SteeringConfig"]
@@ -57,7 +57,7 @@ class SteeringConfig(TaskConfig):
     """Also steer along a random direction of the same norm; doubles the cost."""
     scorer_documents: int = Field(600, ge=40)
     """Labelled documents on each side of a concept that its classifier is fitted and measured on."""
-    scorer_windows: int = Field(3, ge=1)
+    scorer_windows: int = Field(8, ge=1)
     """Windows of each document that the classifier learns from."""
     neutral_texts: int = Field(64, ge=0)
     """Unsteered texts, sampled on prompts of their own, among the classifier's negatives."""

@@ -145,7 +145,7 @@ def read_items(items: Iterable[Mapping[str, Any]], rules: Rules) -> Book:
         kinds.setdefault(item["kind"], []).append(item)
     generations = list({item["id"]: item for item in kinds.get("generation", [])}.values())
     unsteered = list({item["id"]: item for item in kinds.get("unsteered", [])}.values())
-    costs = {item["batch"]: item for item in kinds.get("cost", [])}.values()
+    costs = {item["id"]: item for item in kinds.get("cost", [])}.values()
     floor = fluency_floor(unsteered, rules.fluency_margin)
     book = Book(
         rules=rules,

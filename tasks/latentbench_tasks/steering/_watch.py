@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from latentbench.run._task import CellSetup, Watcher
+from latentbench.run import CellSetup, Watcher
 from latentbench_tasks.steering._labelled import ConceptTexts
 
 if TYPE_CHECKING:
     from latentbench.adapters import Codes
     from latentbench.data import TokenRow
-    from latentbench.run._watch import WatchedBatch
+    from latentbench.run import WatchedBatch
 
 __all__ = ["ContrastWatcher", "labelled_rows", "latent_sums"]
 

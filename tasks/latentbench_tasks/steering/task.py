@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from latentbench.identity import sha256_json
-from latentbench.run._task import CellSetup, Item, Summary, Task, TaskConfig, Watcher
+from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, Watcher
 from latentbench_tasks.steering import _generate as gen
 from latentbench_tasks.steering._choose import ChoiceOptions, choose_latents
 from latentbench_tasks.steering._concepts import Concept, background_sets, concepts, neutral_prompts, prompts
@@ -266,7 +266,7 @@ class _Steering:
             decoding = self.task.decoding(self.setup)
             out = gen.generate_batch(self.setup.lm, self.setup.dictionary, batch, vectors, self.ids, decoding)
             cost = {"forward_tokens": out.forward_tokens, "shadow_tokens": out.shadow_tokens}
-            yield {"kind": "cost", "batch": name, **cost}
+            yield {"kind": "cost", "id": name, **cost}
             for row, text in zip(batch, out.texts, strict=True):
                 yield self._item(row, text)
 
@@ -312,6 +312,5 @@ def _about(row: gen.GridRow) -> Item:
 
 def _identity(item: Item) -> tuple[str, str]:
     """What makes two items of this task the same one."""
-    names = {"scorer": "concept", "choice": "concept", "unsteered": "id", "generation": "id", "cost": "batch"}
-    name = names.get(item["kind"])
-    return item["kind"], str(item[name]) if name else sha256_json([item["batch"], item["row"]])
+    names = {"contrast": "document", "scorer": "concept", "choice": "concept"}
+    return item["kind"], str(item[names.get(item["kind"], "id")])

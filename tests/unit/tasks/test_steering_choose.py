@@ -24,11 +24,19 @@ def options(**changes: Any) -> ChoiceOptions:
 def items_of(dense: np.ndarray, sides: list[int]) -> list[dict[str, Any]]:
     """Contrast items of Float[document, token, latent]."""
     found = []
-    for tokens, side in zip(dense, sides, strict=True):
+    for index, (tokens, side) in enumerate(zip(dense, sides, strict=True)):
         sums = latent_sums(
             codes_from_dense(torch.tensor(tokens)), torch.zeros(len(tokens), dtype=torch.int64), 1
         )
-        found.append({"kind": "contrast", "concepts": {"x": side}, "tokens": len(tokens), **sums[0]})
+        found.append(
+            {
+                "kind": "contrast",
+                "document": f"{index}",
+                "concepts": {"x": side},
+                "tokens": len(tokens),
+                **sums[0],
+            }
+        )
     return found
 
 

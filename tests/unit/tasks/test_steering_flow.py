@@ -16,8 +16,8 @@ from latentbench.data import Corpus, Document
 from latentbench.errors import UserError
 from latentbench.identity import sha256_text
 from latentbench.lm import LM
-from latentbench.run._task import CellSetup, Item, Shared, TokenPolicy
-from latentbench.run._watch import WatchedBatch
+from latentbench.run import CellSetup, Item, Shared, TokenPolicy
+from latentbench.run._pass import Fed, run_pass
 from latentbench.testing import random_routesae, random_sae, toy_lm, toy_tokenizer
 from latentbench_tasks.steering import _generate as gen
 from latentbench_tasks.steering._concepts import background_sets, concepts, prompts
@@ -104,20 +104,17 @@ def task(**changes: Any) -> SteeringTask:
     return SteeringTask(SteeringConfig(**{**small, **changes}))
 
 
-def watch(steering: SteeringTask, cell: CellSetup, batch_rows: int = 5) -> list[Item]:
+def watch(steering: SteeringTask, cell: CellSetup) -> list[Item]:
+    """The items of the shared pass, named as the runner names them."""
     watcher = steering.watcher(cell)
     rows = watcher.rows()
     assert rows is not None
     items: list[Item] = []
-    for index, start in enumerate(range(0, len(rows), batch_rows)):
-        chunk = rows[start : start + batch_rows]
-        tokens = cell.lm.batch([row.ids for row in chunk])
-        measured = tokens.measured(cell.tokens.skip_first)
-        acts = cell.lm.forward(tokens, capture=cell.dictionary.reads, logits=False).acts
-        batch = WatchedBatch(cell.lm, cell.dictionary, index, chunk, tokens, measured, acts, None)
-        items += watcher.watch(
-            batch, cell.dictionary.encode({site: act[measured] for site, act in acts.items()})
-        )
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    run_pass(cell.lm, cell.tokens, [Fed(cell.dictionary, watcher, rows, set(), items.extend, fail)])
     return items
 
 

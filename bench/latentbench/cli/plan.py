@@ -1,0 +1,79 @@
+"""`latentbench plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from latentbench.cli._options import Chosen, suite_options
+from latentbench.cli._output import echo_json, echo_table
+
+__all__ = ["plan"]
+
+
+@click.command()
+@suite_options
+@click.option("--out", type=click.Path(path_type=Path), help="Results folder, to tell what is stored already.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def plan(
+    suite: str | None,
+    lm: str | None,
+    dictionaries: tuple[str, ...],
+    tasks: tuple[str, ...],
+    judge: str | None,
+    target_l0: float | None,
+    dtype: str | None,
+    device: str,
+    dict_device: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the cells of a SUITE, what is stored already, and what the rest costs in tokens and judge calls.
+
+    Loads the model and the dictionaries, since their checksums are part of what a cell is; measures nothing.
+    """
+    loaded = Chosen(suite, lm, dictionaries, tasks, judge, target_l0, dtype).load()
+    from latentbench.run import make_plan
+
+    made = make_plan(loaded, device=device, dictionary_device=dict_device)
+    done = made.finished(out) if out is not None else set()
+    rows = []
+    for cell in made.cells:
+        cost = made.cost(cell)
+        rows.append(
+            {
+                "dictionary": cell.labels["dictionary"],
+                "task": cell.task.name,
+                "seed": cell.seed,
+                "key": cell.key,
+                "stored": cell.key in done,
+                "tokens": cost.tokens,
+                "judge_calls": cost.judge_calls,
+            }
+        )
+    if as_json:
+        echo_json({"suite": loaded.model_dump(mode="json"), "cells": rows})
+        return
+    echo_table(
+        ("KEY", "STATE", "TOKENS", "JUDGE CALLS", "SEED", "TASK", "DICTIONARY"),
+        [
+            (
+                str(row["key"])[:10],
+                "stored" if row["stored"] else "to do",
+                f"{row['tokens']:,}",
+                f"{row['judge_calls']:,}",
+                str(row["seed"]),
+                str(row["task"]),
+                str(row["dictionary"]),
+            )
+            for row in rows
+        ],
+    )
+    missing = [row for row in rows if not row["stored"]]
+    tokens = sum(int(row["tokens"]) for row in missing)
+    calls = sum(int(row["judge_calls"]) for row in missing)
+    click.echo(
+        f"{len(missing)} of {len(rows)} cells to do: at most {tokens:,} tokens through the model (passes that cells "
+        f"share are counted at each) and {calls:,} judge calls"
+    )

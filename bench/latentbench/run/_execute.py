@@ -1,0 +1,237 @@
+"""Running the cells of a plan: watch together, then measure, judge and summarise each; failures are recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from latentbench.data import TokenRow, token_rows
+from latentbench.identity import sha256_json
+from latentbench.run._events import Event, Listener, silent
+from latentbench.run._pass import Fed, run_pass
+from latentbench.run._plan import Cell, Plan
+from latentbench.run._task import CellSetup, Item, Shared, Watcher
+from latentbench.stats import generator
+from latentbench.store import CellWriter, ErrorRecord, ResultsFolder, RunRecord, provenance, utc_now
+
+__all__ = ["execute"]
+
+_TEXTS = "texts.jsonl"
+
+
+@dataclass(eq=False)
+class _Open:
+    """A cell that is being run."""
+
+    cell: Cell
+    writer: CellWriter
+    setup: CellSetup
+    started: str
+    error: Exception | None = None
+    texts: set[str] = field(default_factory=set)
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+
+    def store(self, items: Iterable[Item]) -> None:
+        """Append items that are not stored yet; texts go to a file of their own that is never published."""
+        for item in items:
+            named = {"id": sha256_json(item)[:16], **item}
+            if named["kind"] == "text":
+                self._store_text(named)
+            elif (named["kind"], named["id"]) not in self.known():
+                self.writer.append([named])
+                self.known().add((named["kind"], named["id"]))
+
+    def known(self) -> set[tuple[str, str]]:
+        """Kind and id of the stored items."""
+        if not hasattr(self, "_known"):
+            self._known = {(item["kind"], item["id"]) for item in self.items()}
+        return self._known
+
+    def items(self, file: str = "items") -> list[Item]:
+        """The stored items, in the order of writing."""
+        path = self.writer.path / f"{file}.jsonl"
+        if not path.is_file():
+            return []
+        with path.open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+    def _store_text(self, item: Item) -> None:
+        path = self.writer.path / _TEXTS
+        if not self.texts and path.is_file():
+            path.unlink()  # made again from the start: nothing is derived from it
+        if item["id"] not in self.texts:
+            self.texts.add(item["id"])
+            with path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(item, ensure_ascii=True) + "\n")
+
+
+def execute(plan: Plan, out: Path, listener: Listener = silent) -> list[RunRecord]:
+    """Run every cell of a plan that has no ok record yet.
+
+    A killed run goes on where it stopped: items are appended as they come and never measured twice. A cell that
+    raises becomes a failed record with its error, and the rest of the suite goes on.
+
+    Args:
+        plan: what to run.
+        out: results folder, made if missing.
+        listener: told what happens.
+
+    Returns:
+        The records of all cells of the plan, in its order.
+    """
+    results = ResultsFolder.create(out)
+    finished = plan.finished(out)
+    todo = [cell for cell in plan.cells if cell.key not in finished]
+    listener(Event("plan", plan.suite.name, len(finished), len(plan.cells)))
+    for cell in plan.cells:
+        if cell.key in finished:
+            listener(Event("cell_cached", cell.title))
+    shared = Shared()
+    with ExitStack() as stack:
+        opened = [
+            _Open(
+                cell,
+                stack.enter_context(results.cell(cell.key).writer(cell.identity)),
+                _setup(plan, cell, out, shared, listener),
+                utc_now(),
+            )
+            for cell in todo
+        ]
+        _watch(plan, opened, listener)
+        for one in opened:
+            _complete(one, listener)
+    records = [results.cell(cell.key).record() for cell in plan.cells]
+    found = [record for record in records if record is not None]
+    failed = sum(record.status == "failed" for record in found)
+    listener(Event("finished", plan.suite.name, len(found) - failed, len(plan.cells), f"{failed} failed"))
+    return found
+
+
+def _setup(plan: Plan, cell: Cell, out: Path, shared: Shared, listener: Listener) -> CellSetup:
+    def progress(what: str, done: int, total: int) -> None:
+        listener(Event("progress", f"{cell.title}: {what}", done, total))
+
+    return CellSetup(
+        lm=plan.lm,
+        dictionary=cell.dictionary,
+        corpus=plan.corpus,
+        load_split=plan.load_split,
+        tokens=plan.policy,
+        seed=cell.seed,
+        cache=out / "cache",
+        shared=shared,
+        progress=progress,
+    )
+
+
+def _watch(plan: Plan, opened: Sequence[_Open], listener: Listener) -> None:
+    """One shared pass per stream."""
+    streams: dict[str, list[tuple[_Open, Watcher]]] = {}
+    for one in opened:
+        watcher = _attempt(one, lambda one=one: one.cell.task.watcher(one.setup))
+        if watcher is not None:
+            streams.setdefault(watcher.stream(), []).append((one, watcher))
+    for stream, watching in streams.items():
+        fed = [_fed(plan, one, watcher) for one, watcher in watching]
+        for one, feed in zip(watching, fed, strict=True):
+            feed.failed = one[0].error is not None
+        try:
+            run_pass(
+                plan.lm,
+                plan.policy,
+                fed,
+                lambda done, total, stream=stream: listener(Event("progress", f"watching {stream}", done, total)),
+            )
+        except Exception as error:  # noqa: BLE001 - the model failed: every cell of the pass records that
+            for one, _ in watching:
+                one.error = one.error or error
+
+
+def _fed(plan: Plan, one: _Open, watcher: Watcher) -> Fed:
+    rows = watcher.rows()
+    if rows is None:
+        rows = _test_rows(plan, one.setup.shared, watcher.budget_tokens)
+    stored = {identifier for _, identifier in one.known()}
+    return Fed(one.cell.dictionary, watcher, rows, stored, one.store, one.fail)
+
+
+def _test_rows(plan: Plan, shared: Shared, budget: int) -> list[TokenRow]:
+    policy = plan.policy
+
+    def make() -> list[TokenRow]:
+        return token_rows(
+            plan.corpus,
+            plan.lm,
+            context=policy.context,
+            skip_first=policy.skip_first,
+            budget_tokens=budget,
+            bos=policy.bos,  # type: ignore[arg-type]
+        )
+
+    return shared.once(f"run:rows:{budget}", make)
+
+
+def _complete(one: _Open, listener: Listener) -> None:
+    """Measure, judge and summarise one cell, and publish its record."""
+    cell = one.cell
+    record: RunRecord | None = None
+    if one.error is None:
+        record = _attempt(one, lambda: _measured(one))
+    if record is None:
+        assert one.error is not None
+        record = _record(one, status="failed", error=ErrorRecord.from_exception(one.error))
+        listener(Event("cell_failed", cell.title, message=f"{type(one.error).__name__}: {one.error}"))
+    else:
+        listener(Event("cell_done", cell.title, message=_headline(record)))
+    one.writer.finish(record)
+
+
+def _measured(one: _Open) -> RunRecord:
+    task, cell = one.cell.task, one.cell
+    one.store(task.measure(one.setup, one.items()))
+    items = one.items()
+    if cell.judge is not None:
+        known = {(item["kind"], item["id"]) for item in one.items("judgements")}
+        judged = task.judge(items, cell.judge, generator(f"{cell.key}/judge"))
+        fresh = ({"id": sha256_json(item)[:16], **item} for item in judged)
+        one.writer.append((item for item in fresh if (item["kind"], item["id"]) not in known), file="judgements")
+    summary = task.summarise(items, one.items("judgements"), generator(f"{cell.key}/summary"))
+    return _record(
+        one, status="ok", metrics=summary.metrics, curves=summary.curves, counts=summary.counts
+    )
+
+
+def _record(one: _Open, **fields: Any) -> RunRecord:
+    identity = one.cell.identity
+    return RunRecord(
+        key=one.cell.key,
+        measurement_key=identity.measurement_key(),
+        cell=identity,
+        labels=one.cell.labels,
+        provenance=provenance(),
+        started=one.started,
+        finished=utc_now(),
+        **{"error": None, "metrics": [], "curves": [], "counts": {}, **fields},
+    )
+
+
+def _attempt(one: _Open, step: Callable[[], Any]) -> Any:
+    """The step's result, or None with the cell marked as failed."""
+    try:
+        return step()
+    except Exception as error:  # noqa: BLE001 - a failing cell is recorded, and the others go on
+        one.error = error
+        return None
+
+
+def _headline(record: RunRecord) -> str:
+    shown: Iterator[str] = (
+        f"{metric.name} {metric.value:.4g}" for metric in record.metrics if metric.headline and metric.value is not None
+    )
+    return ", ".join(shown)

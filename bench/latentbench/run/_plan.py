@@ -1,0 +1,223 @@
+"""From a suite to cells: what is loaded once, what is measured, what is stored already, what it will cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from latentbench.adapters import Dictionary, calibrate, load_dictionary, with_k
+from latentbench.data import Corpus, load_corpus, token_rows
+from latentbench.errors import UserError, nearest
+from latentbench.lm import LM, Site, load_lm
+from latentbench.registry import JUDGES, TASKS
+from latentbench.run._suite import DictionarySpec, Suite, TaskSpec
+from latentbench.run._task import Task, TokenPolicy
+from latentbench.store import CellIdentity, ResultsFolder
+
+__all__ = ["Cell", "Cost", "Plan", "make_plan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One thing to run: a dictionary through a task, with a seed."""
+
+    identity: CellIdentity
+    """Everything that can change its numbers."""
+    key: str
+    """Hash of the identity."""
+    dictionary: Dictionary
+    """Shared by the cells of one dictionary."""
+    task: Task
+    """The configured task."""
+    judge: Any | None
+    """The judge, if the task needs one."""
+    seed: int
+    """The cell's seed."""
+    labels: dict[str, Any]
+    """Display name, card and suite; shown, not hashed."""
+
+    @property
+    def title(self) -> str:
+        """What progress and error lines call it."""
+        return f"{self.task.name} of {self.labels['dictionary']}" + (f", seed {self.seed}" if self.seed else "")
+
+
+class Cost(NamedTuple):
+    """What a cell takes, roughly."""
+
+    tokens: int
+    """Tokens through the model, generation included."""
+    judge_calls: int
+    """Calls to the judge."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A suite made ready to run."""
+
+    suite: Suite
+    """What was asked for."""
+    lm: LM
+    """The loaded model."""
+    corpus: Corpus
+    """The test split."""
+    load_split: Callable[[str], Corpus]
+    """Other splits, each read once."""
+    policy: TokenPolicy
+    """The token policy."""
+    cells: list[Cell]
+    """In the order of the suite: by seed, dictionary, task."""
+
+    def finished(self, results: Path) -> set[str]:
+        """Keys of the cells that the results folder holds an ok record of."""
+        if not (results / "runs").is_dir():
+            return set()
+        folder = ResultsFolder(results)
+        done = set()
+        for cell in self.cells:
+            record = folder.cell(cell.key).record()
+            if record is not None and record.status == "ok":
+                done.add(cell.key)
+        return done
+
+    def cost(self, cell: Cell) -> Cost:
+        """What a cell takes, roughly; the shared clean pass is counted at every cell that watches it."""
+        return Cost(cell.task.tokens(), cell.task.judge_calls())
+
+
+def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | None = None) -> Plan:
+    """Load what a suite names and work out its cells.
+
+    Args:
+        suite: what to run.
+        device: where the language model goes.
+        dictionary_device: where the dictionaries go; None takes `device`.
+
+    Raises:
+        UserError: something the suite names is unknown, does not load or does not fit.
+    """
+    tasks = [_task(spec) for spec in suite.tasks]  # checked first: a misspelt option must not cost a download
+    judges = {task.name: _judge(suite, task) for task in tasks}
+    splits: dict[str, Corpus] = {}
+
+    def load_split(split: str) -> Corpus:
+        if split not in splits:
+            splits[split] = load_corpus(suite.corpus, split=split)
+        return splits[split]
+
+    corpus = load_split("test")
+    if not corpus.documents:
+        raise UserError(f"corpus {suite.corpus!r} holds no documents in its test split: there is nothing to watch")
+    lm = load_lm(suite.lm, device=device, dtype=suite.dtype)
+    policy = TokenPolicy(**suite.tokens.model_dump())
+    place = dictionary_device or device
+    loaded = [(spec, _dictionary(spec, suite, lm, load_split, policy, place)) for spec in suite.dictionaries]
+    cells = [
+        _cell(suite, lm, corpus, policy, spec, dictionary, task, judges[task.name], seed)
+        for seed in suite.seeds
+        for spec, dictionary in loaded
+        for task in tasks
+    ]
+    _refuse_twins(cells)
+    return Plan(suite, lm, corpus, load_split, policy, cells)
+
+
+def _task(spec: TaskSpec) -> Task:
+    made: type[Task] = TASKS.load(spec.name)
+    try:
+        return made(made.Config.model_validate(spec.options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "options"
+        close = nearest(where, made.Config.model_fields) if first["type"] == "extra_forbidden" else []
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise UserError(f"task {spec.name!r}, option {where}: {first['msg']}{hint}") from error
+
+
+def _judge(suite: Suite, task: Task) -> Any | None:
+    if task.judge_role is None:
+        return None
+    if suite.judge is None:
+        raise UserError(f"task {task.name!r} needs a judge ({task.judge_role}), but the suite names none: set judge")
+    return JUDGES.load(suite.judge)()
+
+
+def _dictionary(
+    spec: DictionarySpec,
+    suite: Suite,
+    lm: LM,
+    load_split: Callable[[str], Corpus],
+    policy: TokenPolicy,
+    device: str,
+) -> Dictionary:
+    found = load_dictionary(spec.source, mode=spec.mode, device=device, dtype=suite.dtype, lm=lm)
+    if spec.sparsity == "topk":
+        if suite.target_l0 != int(suite.target_l0):
+            raise UserError(f"sparsity 'topk' keeps a whole number of latents; target_l0 is {suite.target_l0}")
+        return with_k(found, int(suite.target_l0))
+    if spec.sparsity == "calibrated":
+        batches = _calibration_acts(lm, load_split("calibrate"), policy, found.reads, suite.calibration_tokens)
+        return calibrate(found, batches, suite.target_l0)
+    return found
+
+
+def _calibration_acts(
+    lm: LM, corpus: Corpus, policy: TokenPolicy, sites: tuple[Site, ...], wanted: int
+) -> Iterator[Mapping[Site, Tensor]]:
+    rows = token_rows(
+        corpus, lm, context=policy.context, skip_first=policy.skip_first, budget_tokens=wanted, bos=policy.bos
+    )  # fmt: skip
+    for start in range(0, len(rows), policy.batch_rows):
+        tokens = lm.batch([row.ids for row in rows[start : start + policy.batch_rows]])
+        measured = tokens.measured(policy.skip_first)
+        acts = lm.forward(tokens, capture=sites, logits=False).acts
+        yield {site: acts[site][measured] for site in sites}
+
+
+def _cell(
+    suite: Suite,
+    lm: LM,
+    corpus: Corpus,
+    policy: TokenPolicy,
+    spec: DictionarySpec,
+    dictionary: Dictionary,
+    task: Task,
+    judge: Any | None,
+    seed: int,
+) -> Cell:
+    card = dictionary.card
+    dtype = str(dictionary.dtype).removeprefix("torch.")
+    identity = CellIdentity(
+        lm={**lm.identity()},
+        dictionary={**card.identity(), "dtype": dtype},
+        task={"name": task.name, "version": task.version, "config": task.config.model_dump(mode="json")},
+        judge=None if judge is None else judge.identity(),
+        corpus={"name": corpus.name, "split": corpus.split, "sha256": corpus.sha256},
+        token_policy=policy.identity(),
+        sparsity={"mode": spec.sparsity, "target_l0": suite.target_l0},
+        seed=seed,
+    )
+    labels = {
+        "suite": suite.name,
+        "dictionary": spec.name or card.name,
+        "card": card.model_dump(mode="json"),
+        "torch": torch.__version__,
+    }
+    return Cell(identity, identity.key(), dictionary, task, judge, seed, labels)
+
+
+def _refuse_twins(cells: list[Cell]) -> None:
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.key in seen:
+            raise UserError(
+                f"the suite names one dictionary twice: {seen[cell.key].labels['dictionary']!r} and "
+                f"{cell.labels['dictionary']!r} have the same weights and settings"
+            )
+        seen[cell.key] = cell

@@ -1,0 +1,1 @@
+"""Sparsity, reconstruction and what splicing a dictionary in costs the model."""
