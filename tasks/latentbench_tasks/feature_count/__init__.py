@@ -1,0 +1,1 @@
+"""How many interpretable features a dictionary holds, by RouteSAE's rule."""
