@@ -13,7 +13,7 @@ from latentbench_tasks.steering._labelled import ConceptTexts
 from latentbench_tasks.steering._scorer import ScorerOptions, area_under_curve, fit_scorer, windows
 
 OPTIONS = ScorerOptions(words=(8, 16), per_document=2, min_auroc=0.8, threshold=0.5, false_positives=0.05)
-COMMON = [*"the a of and in on it was were for with that this from over".split(), "old", "new", "small", "under", "near"]
+COMMON = [
     "the",
     "a",
     "of",

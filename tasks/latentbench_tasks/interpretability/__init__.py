@@ -1,0 +1,1 @@
+"""How interpretable latents are, by a judge that sees their contexts."""
