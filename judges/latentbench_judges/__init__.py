@@ -1,1 +1,1 @@
-"""The judges: what turns items into verdicts, offline or through a language model."""
+"""Judges: what gives verdicts on stored items. Each is one file and one entry point of `latentbench.judges`."""

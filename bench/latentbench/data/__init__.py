@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from latentbench.data._cache import cache_root
 from latentbench.data._index import SPLITS
 from latentbench.data._sources import Source, sources
 from latentbench.data.assets import AssetSpec, AssetStatus, asset_path, catalogue, pull, resolve_asset, verify
@@ -18,6 +19,7 @@ __all__ = [
     "StreamOptions",
     "TokenRow",
     "asset_path",
+    "cache_root",
     "catalogue",
     "load_corpus",
     "measured_tokens",

@@ -33,6 +33,7 @@ class _Open:
     started: str
     error: Exception | None = None
     texts: set[str] = field(default_factory=set)
+    stored: set[tuple[str, str]] | None = None
 
     def fail(self, error: Exception) -> None:
         self.error = error
@@ -49,13 +50,19 @@ class _Open:
 
     def known(self) -> set[tuple[str, str]]:
         """Kind and id of the stored items."""
-        if not hasattr(self, "_known"):
-            self._known = {(item["kind"], item["id"]) for item in self.items()}
-        return self._known
+        if self.stored is None:
+            # The writer is asked first: it mends a line torn by a kill.
+            self.writer.ids()
+            self.stored = {(item["kind"], item["id"]) for item in self.items()}
+        return self.stored
 
     def items(self, file: str = "items") -> list[Item]:
         """The stored items, in the order of writing."""
-        path = self.writer.path / f"{file}.jsonl"
+        return self.read(f"{file}.jsonl")
+
+    def read(self, name: str) -> list[Item]:
+        """The lines of one of the cell's files; none if it is not there."""
+        path = self.writer.path / name
         if not path.is_file():
             return []
         with path.open(encoding="utf-8") as lines:
@@ -198,7 +205,7 @@ def _measured(one: _Open) -> RunRecord:
     items = one.items()
     if cell.judge is not None:
         known = {(item["kind"], item["id"]) for item in one.items("judgements")}
-        judged = task.judge(items, cell.judge, generator(f"{cell.key}/judge"))
+        judged = task.judge([*items, *one.read(_TEXTS)], cell.judge, generator(f"{cell.key}/judge"))
         fresh = ({"id": sha256_json(item)[:16], **item} for item in judged)
         one.writer.append((item for item in fresh if (item["kind"], item["id"]) not in known), file="judgements")
     summary = task.summarise(items, one.items("judgements"), generator(f"{cell.key}/summary"))

@@ -120,7 +120,8 @@ class FeatureCountTask(Task):
                 "kind": "latent",
                 "id": str(latent),
                 "latent": latent,
-                "token_classes": len({context["token_class"] for context in contexts}),
+                "events": int((events.latent == latent).sum()),
+                "token_classes": int(np.unique(events.token_class[events.latent == latent]).size),
                 "kept": {f"{threshold:g}": latent in kept[threshold] for threshold in config.thresholds},
                 "contexts": contexts,
             }
