@@ -49,7 +49,12 @@ class EmbedJudge:
 
     def identity(self) -> dict[str, Any]:
         """Everything that can change a vector."""
-        return {"name": self.name, "model_sha256": self._sha256, "pooling": "mean", "max_tokens": self.max_tokens}
+        return {
+            "name": self.name,
+            "model_sha256": self._sha256,
+            "pooling": "mean",
+            "max_tokens": self.max_tokens,
+        }
 
     def embed(self, texts: list[str]) -> Floats:
         """Unit vectors, `Float[ndarray, "text dim"]`, in the order of the texts."""
@@ -57,14 +62,20 @@ class EmbedJudge:
         requests = [{**self.identity(), "text_sha256": sha256_text(text)} for text in texts]
         with ResponseCache(self._cache) as cache:
             found = cache.get_vectors(requests)
-            missing = sorted((place for place, vector in enumerate(found) if vector is None), key=lambda p: len(texts[p]))
+            missing = sorted(
+                (place for place, vector in enumerate(found) if vector is None), key=lambda p: len(texts[p])
+            )
             for start in range(0, len(missing), self.batch):  # sorted by length: little padding
                 part = missing[start : start + self.batch]
                 vectors = self._encode([texts[place] for place in part])
                 cache.put_vectors([requests[place] for place in part], vectors)
                 for place, vector in zip(part, vectors, strict=True):
                     found[place] = vector
-        return np.stack([vector for vector in found if vector is not None]) if found else np.empty((0, 0), np.float32)
+        return (
+            np.stack([vector for vector in found if vector is not None])
+            if found
+            else np.empty((0, 0), np.float32)
+        )
 
     def _encode(self, texts: list[str]) -> Floats:
         import torch
@@ -72,7 +83,9 @@ class EmbedJudge:
 
         model, tokenizer = self._model()
         with torch.no_grad():
-            batch = tokenizer(texts, padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt")
+            batch = tokenizer(
+                texts, padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt"
+            )
             hidden = model(**batch).last_hidden_state
             mask = batch["attention_mask"][..., None].to(hidden.dtype)
             pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1)

@@ -7,7 +7,15 @@ from typing import Any, NamedTuple, Protocol
 
 from latentbench.data import Corpus, TokenRow
 
-__all__ = ["ENDERS", "Vocabulary", "Window", "excerpts_allowed", "read_vocabulary", "sentence_window", "text_item"]
+__all__ = [
+    "ENDERS",
+    "Vocabulary",
+    "Window",
+    "excerpts_allowed",
+    "read_vocabulary",
+    "sentence_window",
+    "text_item",
+]
 
 ENDERS = (".", "!", "?", '"')
 """Raw tokens that end a sentence, beside the tokenizer's own end token (GitHub swei2001/RouteSAEs)."""
@@ -72,7 +80,12 @@ def excerpts_allowed(corpus: Corpus) -> set[str]:
 
 
 def text_item(
-    tokenizer: _Tokenizer, row: TokenRow, window: Window, column: int, strengths: Mapping[int, float], latent: int
+    tokenizer: _Tokenizer,
+    row: TokenRow,
+    window: Window,
+    column: int,
+    strengths: Mapping[int, float],
+    latent: int,
 ) -> dict[str, Any]:
     """A `text` item: the tokens of a context and the latent's strength on each, for local reading only."""
     columns = range(window.start, window.end)

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
 from latentbench.stats import (
     bootstrap,
     count_reaching,
@@ -21,7 +23,6 @@ from latentbench.stats import (
     subsample_count,
     wilson,
 )
-from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 finite = st.floats(-1e6, 1e6, allow_nan=False)

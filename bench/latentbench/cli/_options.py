@@ -65,7 +65,9 @@ def suite_options(command: F) -> F:
         (
             click.argument("suite", required=False),
             click.option("--lm", help="Language model: asset, hub id or folder."),
-            click.option("--dict", "dictionaries", multiple=True, metavar="SOURCE", help="Dictionary; repeatable."),
+            click.option(
+                "--dict", "dictionaries", multiple=True, metavar="SOURCE", help="Dictionary; repeatable."
+            ),
             click.option("--task", "tasks", multiple=True, metavar="NAME", help="Task; repeatable."),
             click.option("--judge", help="Judge of the tasks that need one."),
             click.option("--target-l0", type=click.FloatRange(min=0, min_open=True), help="Target sparsity."),

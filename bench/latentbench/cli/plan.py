@@ -14,7 +14,9 @@ __all__ = ["plan"]
 
 @click.command()
 @suite_options
-@click.option("--out", type=click.Path(path_type=Path), help="Results folder, to tell what is stored already.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Results folder, to tell what is stored already."
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def plan(
     suite: str | None,

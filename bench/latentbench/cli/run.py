@@ -15,7 +15,9 @@ __all__ = ["run"]
 
 @click.command()
 @suite_options
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Results folder; made if missing.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Results folder; made if missing."
+)
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, then the records' keys.")
 def run(
     suite: str | None,
@@ -45,5 +47,7 @@ def run(
         records = execute(plan, out, listener)
     failed = [record for record in records if record.status != "ok"]
     if as_json:
-        echo_json({"records": [record.key for record in records], "failed": [record.key for record in failed]})
+        echo_json(
+            {"records": [record.key for record in records], "failed": [record.key for record in failed]}
+        )
     return 1 if failed else 0

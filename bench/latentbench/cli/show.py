@@ -42,7 +42,15 @@ def _rows(record: RunRecord, everything: bool) -> list[tuple[str, ...]]:
     if record.error is not None:
         return [(record.key[:10], task, "-", "failed", "-", "-", "-", f"{name}: {record.error.message}")]
     return [
-        (record.key[:10], task, metric.name, *_numbers(metric), f"{metric.n} {metric.resampling_unit}", metric.unit, name)
+        (
+            record.key[:10],
+            task,
+            metric.name,
+            *_numbers(metric),
+            f"{metric.n} {metric.resampling_unit}",
+            metric.unit,
+            name,
+        )
         for metric in record.metrics
         if everything or metric.headline
     ]

@@ -39,7 +39,9 @@ def train(recipe: str, out: Path, device: str, dict_device: str | None, dtype: s
         shown = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items())
         left = (total - done) / rate / 60 if rate else 0.0
         end = "\r" if sys.stderr.isatty() else "\n"
-        click.echo(f"{done:,} of {total:,} tokens, {left:.0f} min left; loss {shown}{end}", err=True, nl=False)
+        click.echo(
+            f"{done:,} of {total:,} tokens, {left:.0f} min left; loss {shown}{end}", err=True, nl=False
+        )
 
     report = run_training(
         lm,

@@ -153,7 +153,9 @@ def _watch(plan: Plan, opened: Sequence[_Open], listener: Listener) -> None:
                 plan.lm,
                 plan.policy,
                 fed,
-                lambda done, total, stream=stream: listener(Event("progress", f"watching {stream}", done, total)),
+                lambda done, total, stream=stream: listener(
+                    Event("progress", f"watching {stream}", done, total)
+                ),
             )
         except Exception as error:  # noqa: BLE001 - the model failed: every cell of the pass records that
             for one, _ in watching:
@@ -207,11 +209,11 @@ def _measured(one: _Open) -> RunRecord:
         known = {(item["kind"], item["id"]) for item in one.items("judgements")}
         judged = task.judge([*items, *one.read(_TEXTS)], cell.judge, generator(f"{cell.key}/judge"))
         fresh = ({"id": sha256_json(item)[:16], **item} for item in judged)
-        one.writer.append((item for item in fresh if (item["kind"], item["id"]) not in known), file="judgements")
+        one.writer.append(
+            (item for item in fresh if (item["kind"], item["id"]) not in known), file="judgements"
+        )
     summary = task.summarise(items, one.items("judgements"), generator(f"{cell.key}/summary"))
-    return _record(
-        one, status="ok", metrics=summary.metrics, curves=summary.curves, counts=summary.counts
-    )
+    return _record(one, status="ok", metrics=summary.metrics, curves=summary.curves, counts=summary.counts)
 
 
 def _record(one: _Open, **fields: Any) -> RunRecord:
@@ -239,6 +241,8 @@ def _attempt(one: _Open, step: Callable[[], Any]) -> Any:
 
 def _headline(record: RunRecord) -> str:
     shown: Iterator[str] = (
-        f"{metric.name} {metric.value:.4g}" for metric in record.metrics if metric.headline and metric.value is not None
+        f"{metric.name} {metric.value:.4g}"
+        for metric in record.metrics
+        if metric.headline and metric.value is not None
     )
     return ", ".join(shown)

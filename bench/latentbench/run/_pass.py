@@ -129,5 +129,10 @@ def _named(item: Item, rows: Sequence[TokenRow]) -> Item:
     named = {key: value for key, value in item.items() if key not in ("row", "batch")}
     if "row" in item:
         row = rows[item["row"]]
-        named |= {"id": row_id(row), "document": row.document, "source": row.source, "start_token": row.start_token}
+        named |= {
+            "id": row_id(row),
+            "document": row.document,
+            "source": row.source,
+            "start_token": row.start_token,
+        }
     return named

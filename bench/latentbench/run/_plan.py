@@ -45,7 +45,9 @@ class Cell:
     @property
     def title(self) -> str:
         """What progress and error lines call it."""
-        return f"{self.task.name} of {self.labels['dictionary']}" + (f", seed {self.seed}" if self.seed else "")
+        return f"{self.task.name} of {self.labels['dictionary']}" + (
+            f", seed {self.seed}" if self.seed else ""
+        )
 
 
 class Cost(NamedTuple):
@@ -113,7 +115,9 @@ def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | Non
 
     corpus = load_split("test")
     if not corpus.documents:
-        raise UserError(f"corpus {suite.corpus!r} holds no documents in its test split: there is nothing to watch")
+        raise UserError(
+            f"corpus {suite.corpus!r} holds no documents in its test split: there is nothing to watch"
+        )
     lm = load_lm(suite.lm, device=device, dtype=suite.dtype)
     policy = TokenPolicy(**suite.tokens.model_dump())
     place = dictionary_device or device
@@ -144,7 +148,9 @@ def _judge(suite: Suite, task: Task) -> Any | None:
     if task.judge_role is None:
         return None
     if suite.judge is None:
-        raise UserError(f"task {task.name!r} needs a judge ({task.judge_role}), but the suite names none: set judge")
+        raise UserError(
+            f"task {task.name!r} needs a judge ({task.judge_role}), but the suite names none: set judge"
+        )
     return JUDGES.load(suite.judge)()
 
 
@@ -159,10 +165,14 @@ def _dictionary(
     found = load_dictionary(spec.source, mode=spec.mode, device=device, dtype=suite.dtype, lm=lm)
     if spec.sparsity == "topk":
         if suite.target_l0 != int(suite.target_l0):
-            raise UserError(f"sparsity 'topk' keeps a whole number of latents; target_l0 is {suite.target_l0}")
+            raise UserError(
+                f"sparsity 'topk' keeps a whole number of latents; target_l0 is {suite.target_l0}"
+            )
         return with_k(found, int(suite.target_l0))
     if spec.sparsity == "calibrated":
-        batches = _calibration_acts(lm, load_split("calibrate"), policy, found.reads, suite.calibration_tokens)
+        batches = _calibration_acts(
+            lm, load_split("calibrate"), policy, found.reads, suite.calibration_tokens
+        )
         return calibrate(found, batches, suite.target_l0)
     return found
 

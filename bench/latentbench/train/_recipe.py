@@ -81,7 +81,9 @@ class Recipe(BaseModel):
         if self.k > self.latents:
             raise ValueError(f"k = {self.k} is more than latents = {self.latents}")
         if self.batch_tokens > self.block_tokens:
-            raise ValueError(f"batch_tokens = {self.batch_tokens} is more than block_tokens = {self.block_tokens}")
+            raise ValueError(
+                f"batch_tokens = {self.batch_tokens} is more than block_tokens = {self.block_tokens}"
+            )
         if len({trainee.name for trainee in self.trainees}) < len(self.trainees):
             raise ValueError("two trainees have one name")
         return self

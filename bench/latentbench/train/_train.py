@@ -78,9 +78,13 @@ def train(
         UserError: the corpus is smaller than the recipe's tokens, or `out` holds a run of another recipe.
     """
     sites = routed_sites(lm.n_layers)
-    rows = token_rows(corpus, lm, context=recipe.context, skip_first=recipe.skip_first, budget_tokens=recipe.tokens)
+    rows = token_rows(
+        corpus, lm, context=recipe.context, skip_first=recipe.skip_first, budget_tokens=recipe.tokens
+    )
     run = _start(recipe, lm.d_model, sites, torch.device(device))
-    key = sha256_json({"recipe": recipe.model_dump(mode="json"), "corpus": corpus.sha256, "lm": lm.identity()})
+    key = sha256_json(
+        {"recipe": recipe.model_dump(mode="json"), "corpus": corpus.sha256, "lm": lm.identity()}
+    )
     out.mkdir(parents=True, exist_ok=True)
     _restore(run, out, key)
     since = 0
@@ -123,12 +127,15 @@ def held_out_error(
 def _start(recipe: Recipe, d_model: int, sites: tuple[Site, ...], device: torch.device) -> _Run:
     trainees = [Trainee(spec, recipe, d_model, sites, recipe.seed).to(device) for spec in recipe.trainees]
     optimisers = [
-        torch.optim.Adam([p for p in trainee.parameters() if p.requires_grad], lr=recipe.lr) for trainee in trainees
+        torch.optim.Adam([p for p in trainee.parameters() if p.requires_grad], lr=recipe.lr)
+        for trainee in trainees
     ]
     return _Run(trainees, optimisers)
 
 
-def _activations(lm: LM, rows: Sequence[TokenRow], sites: tuple[Site, ...], recipe: Recipe) -> Iterator[Tensor]:
+def _activations(
+    lm: LM, rows: Sequence[TokenRow], sites: tuple[Site, ...], recipe: Recipe
+) -> Iterator[Tensor]:
     """Standardised activations of the measured tokens of each forward pass, `Float[Tensor, "site token d"]`."""
     transform = InputTransform("standardise", 1e-6)
     for start in range(0, len(rows), recipe.rows):
@@ -195,9 +202,13 @@ def _checkpoint(run: _Run, out: Path, key: str) -> None:
     for trainee, optimiser in zip(run.trainees, run.optimisers, strict=True):
         name = trainee.spec.name
         names = {id(parameter): label for label, parameter in trainee.named_parameters()}
-        tensors |= {f"{name}/{label}": p.detach().cpu().contiguous() for label, p in trainee.named_parameters()}
+        tensors |= {
+            f"{name}/{label}": p.detach().cpu().contiguous() for label, p in trainee.named_parameters()
+        }
         for parameter, state in optimiser.state.items():
-            tensors |= {f"{name}/adam/{names[id(parameter)]}/{k}": torch.as_tensor(v).cpu() for k, v in state.items()}
+            tensors |= {
+                f"{name}/adam/{names[id(parameter)]}/{k}": torch.as_tensor(v).cpu() for k, v in state.items()
+            }
     stem = f"{run.step}.{_TENSORS}"
     save_file(tensors, out / f"{stem}.tmp")
     os.replace(out / f"{stem}.tmp", out / stem)
@@ -221,7 +232,9 @@ def _restore(run: _Run, out: Path, key: str) -> None:
     tensors = load_file(out / state["tensors"])
     for trainee, optimiser in zip(run.trainees, run.optimisers, strict=True):
         name = trainee.spec.name
-        trainee.load_state_dict({label: tensors[f"{name}/{label}"] for label, _ in trainee.named_parameters()})
+        trainee.load_state_dict(
+            {label: tensors[f"{name}/{label}"] for label, _ in trainee.named_parameters()}
+        )
         for label, parameter in trainee.named_parameters():
             prefix = f"{name}/adam/{label}/"
             found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -240,11 +253,15 @@ def _finish(
     files: list[Path] = []
     for trainee in run.trainees:
         read = sites[-1:] if trainee.spec.kind == "topk" else sites
-        options = {} if trainee.spec.kind == "topk" else {
-            "pooling": trainee.spec.pooling,
-            "routing": "random" if trainee.spec.kind == "random" else "hard",
-            "splice": "corrected",
-        }
+        options = (
+            {}
+            if trainee.spec.kind == "topk"
+            else {
+                "pooling": trainee.spec.pooling,
+                "routing": "random" if trainee.spec.kind == "random" else "hard",
+                "splice": "corrected",
+            }
+        )
         card = DictionaryCard(
             name=trainee.spec.name,
             family="topk" if trainee.spec.kind == "topk" else "routesae",

@@ -29,7 +29,9 @@ __all__ = ["Trainee"]
 class Trainee(nn.Module):
     """A TopK SAE under training, reading one site, a routed site or a random site."""
 
-    def __init__(self, spec: TraineeSpec, recipe: Recipe, d_model: int, sites: tuple[Site, ...], seed: int) -> None:
+    def __init__(
+        self, spec: TraineeSpec, recipe: Recipe, d_model: int, sites: tuple[Site, ...], seed: int
+    ) -> None:
         """Fresh weights: Kaiming-uniform encoder and router, decoder the encoder's normalised copy, zero biases.
 
         Args:

@@ -46,7 +46,11 @@ def summarise(
     """
     rows = [item for item in items if item["kind"] == "core"]
     if not rows:
-        return [_metric(d, unscored("no tokens were watched", 0)) for d in _definitions({})], [], {"tokens": 0}
+        return (
+            [_metric(d, unscored("no tokens were watched", 0)) for d in _definitions({})],
+            [],
+            {"tokens": 0},
+        )
     rows = sorted(rows, key=lambda item: (item["document"], item["start_token"]))
     columns, units = _document_totals(rows)
     metrics = [_metric(d, bootstrap(units, d.statistic, rng)) for d in _definitions(columns)]
@@ -140,7 +144,9 @@ def _definitions(columns: dict[str, Any]) -> list[_Definition]:
 def _variance(totals: Floats, columns: dict[str, Any], space: str) -> Floats:
     """Summed squared distance from the mean: sum |x|^2 - |sum x|^2 / n."""
     sums = totals[:, columns[f"{space}_sum"]]
-    return totals[:, columns[f"{space}_square"]] - _divide((sums**2).sum(axis=1), totals[:, columns["tokens"]])
+    return totals[:, columns[f"{space}_square"]] - _divide(
+        (sums**2).sum(axis=1), totals[:, columns["tokens"]]
+    )
 
 
 def _divide(top: Floats, bottom: Floats) -> Floats:

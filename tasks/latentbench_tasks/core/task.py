@@ -123,10 +123,14 @@ class _CoreWatcher(Watcher):
         """Losses with the written positions set to zero or to the site's mean; shared where the masks are."""
 
         def run() -> _Losses:
-            edits = [MapActivation(site, _fill(value(site)), mask, skip_first=0) for site, mask in masks.items()]
+            edits = [
+                MapActivation(site, _fill(value(site)), mask, skip_first=0) for site, mask in masks.items()
+            ]
             return _pass(batch, clean, edits)
 
-        if all(mask is batch.measured for mask in masks.values()):  # unrouted: the same for every such dictionary
+        if all(
+            mask is batch.measured for mask in masks.values()
+        ):  # unrouted: the same for every such dictionary
             return batch.once(f"core:{kind}:{','.join(map(str, masks))}", run)
         return run()
 

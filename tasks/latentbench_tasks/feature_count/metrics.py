@@ -122,7 +122,11 @@ def kept_latents(events: Events, threshold: float, rule: Rule) -> Ints:
 
 
 def summarise(
-    rows: Sequence[dict[str, Any]], thresholds: Sequence[float], headline: float, rule: Rule, rng: np.random.Generator
+    rows: Sequence[dict[str, Any]],
+    thresholds: Sequence[float],
+    headline: float,
+    rule: Rule,
+    rng: np.random.Generator,
 ) -> tuple[list[Metric], list[Curve], dict[str, int]]:
     """Counts with intervals, rarefaction curves, and how much was watched.
 
@@ -176,7 +180,8 @@ def _curve(name: str, sizes: Ints, count: Any, rng: np.random.Generator, n_laten
         x_unit="tokens",
         unit="latents",
         points=[
-            CurvePoint(x=p.reached, value=p.estimate.value, low=p.estimate.low, high=p.estimate.high) for p in points
+            CurvePoint(x=p.reached, value=p.estimate.value, low=p.estimate.low, high=p.estimate.high)
+            for p in points
         ],
         note="mean over random orders of the documents; the band is for another sample of that size",
     )

@@ -205,10 +205,14 @@ def _strongest(
     """The strongest contexts of each chosen latent that the rule counts: (row item, column, strengths by column)."""
     found: dict[int, list[tuple[float, Item, int, dict[int, float]]]] = {latent: [] for latent in chosen}
     for item in sorted(rows, key=lambda item: (item["document"], item["start_token"])):
-        for latent, columns, strengths in zip(item["latents"], item["columns"], item["strengths"], strict=True):
+        for latent, columns, strengths in zip(
+            item["latents"], item["columns"], item["strengths"], strict=True
+        ):
             if latent in chosen:
                 by_column = dict(zip(columns, strengths, strict=True))
-                found[latent] += [(strength, item, column, by_column) for column, strength in by_column.items()]
+                found[latent] += [
+                    (strength, item, column, by_column) for column, strength in by_column.items()
+                ]
     result: dict[int, list[tuple[Item, int, dict[int, float]]]] = {}
     for latent, events in found.items():
         taken: list[tuple[Item, int, dict[int, float]]] = []

@@ -55,7 +55,9 @@ def score_latents(
             "reason": None,
             "score": auroc(positives, negatives),
             "balanced_accuracy": _balanced_accuracy(half, centre),
-            "shuffled": auroc(half["test_positives"] @ other, half["test_negatives"] @ other) if shift else None,
+            "shuffled": auroc(half["test_positives"] @ other, half["test_negatives"] @ other)
+            if shift
+            else None,
             "n_positive": len(positives),
             "n_negative": len(negatives),
         }
@@ -139,7 +141,14 @@ def summarise(
 
 
 def _mean_metric(
-    name: str, values: list[float], why: str, unit: str, *, note: str, direction: Any = "higher", headline: bool = False
+    name: str,
+    values: list[float],
+    why: str,
+    unit: str,
+    *,
+    note: str,
+    direction: Any = "higher",
+    headline: bool = False,
 ) -> Metric:
     estimate = mean(values, bounds=(0.0, 1.0)) if values else unscored(f"no latent was scored: {why}", 0)
     return Metric.from_estimate(

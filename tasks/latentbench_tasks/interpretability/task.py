@@ -73,7 +73,9 @@ class InterpretabilityTask(Task):
         )
         peaks = _peaks(rows)
         eligible = sorted(latent for latent, found in peaks.items() if len(found) >= config.min_documents)
-        rng = generator(f"interpretability/{setup.seed}/{setup.dictionary.card.sha256}")
+        rng = generator(
+            f"interpretability/{setup.seed}"
+        )  # the same for all, so that dictionaries which share latents share the draw
         count = min(config.latents, len(eligible))
         drawn = sorted(rng.choice(np.asarray(eligible), size=count, replace=False).tolist()) if count else []
         yield {"kind": "drawn", "id": "drawn", "eligible": len(eligible), "live": len(peaks), "drawn": drawn}
@@ -108,7 +110,9 @@ class InterpretabilityTask(Task):
         contexts: dict[str, list[dict[str, Any]]] = {"positives": [], "negatives": []}
         for order, (item, column, strength) in enumerate(places):
             row = token_row[item["id"]]
-            text = text_item(setup.lm.tokenizer, row, self._window(row, column), column, {column: strength}, latent)
+            text = text_item(
+                setup.lm.tokenizer, row, self._window(row, column), column, {column: strength}, latent
+            )
             yield text
             positive = order < len(strongest)
             position = order if positive else order - len(strongest)
@@ -221,4 +225,10 @@ def _rows(setup: CellSetup, config: InterpretabilityConfig) -> list[TokenRow]:
 
 def _unscored(latents: list[Item], reason: str) -> Iterator[Item]:
     for item in latents:
-        yield {"kind": "judgement", "id": item["id"], "latent": item["latent"], "status": "unscored", "reason": reason}
+        yield {
+            "kind": "judgement",
+            "id": item["id"],
+            "latent": item["latent"],
+            "status": "unscored",
+            "reason": reason,
+        }

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy import stats as scipy_stats
+
 from latentbench.stats import _bootstrap as module
 from latentbench.stats import (
     bootstrap,
@@ -14,8 +17,6 @@ from latentbench.stats import (
     joint_draws,
     ratio,
 )
-from numpy.typing import NDArray
-from scipy import stats as scipy_stats
 
 Array = NDArray[np.float64]
 

@@ -7,6 +7,8 @@ from math import comb
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+
 from latentbench.stats import (
     bootstrap_indices,
     count_reaching,
@@ -15,7 +17,6 @@ from latentbench.stats import (
     rarefaction,
     subsample_count,
 )
-from numpy.typing import NDArray
 
 LATENTS, DOCUMENTS = 500, 100
 RATES = np.exp(generator("rates").normal(-4.0, 1.8, size=LATENTS))

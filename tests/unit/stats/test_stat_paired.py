@@ -6,8 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from latentbench.stats import generator, holm, minimum_detectable_difference, paired, ratio
 from numpy.typing import ArrayLike, NDArray
+
+from latentbench.stats import generator, holm, minimum_detectable_difference, paired, ratio
 
 MEAN = ratio(0, 1)
 

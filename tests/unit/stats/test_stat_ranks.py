@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from latentbench.stats import Estimate, generator, rank_independent, rank_intervals
 
 

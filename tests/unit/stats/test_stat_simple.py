@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from latentbench.stats import Estimate, generator, mean, unscored, wilson
 from scipy.stats import t as student
+
+from latentbench.stats import Estimate, generator, mean, unscored, wilson
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from latentbench.errors import StoreError
 from latentbench.store import Difference, ResponseCache
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records_for_tests import cell, failed, record
+
 from latentbench.errors import StoreError
 from latentbench.store import CellFolder, ResultsFolder, load_records
-from records_for_tests import cell, failed, record
 
 
 def item(number: int, **more: Any) -> dict[str, Any]:

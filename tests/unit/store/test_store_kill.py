@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from records_for_tests import cell, record
+
 from latentbench.errors import StoreError
 from latentbench.store import CellFolder, ResultsFolder
-from records_for_tests import cell, record
 
 ITEMS = 400
 WRITER = """

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from latentbench.identity import canonical_json
 from latentbench.store import _provenance, provenance, redact
 

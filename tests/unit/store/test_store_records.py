@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from records_for_tests import cell, failed, record
+
 from latentbench.stats import generator, mean, unscored, wilson
 from latentbench.store import (
     CellIdentity,
@@ -22,8 +25,6 @@ from latentbench.store import (
     differences,
     utc_now,
 )
-from pydantic import ValidationError
-from records_for_tests import cell, failed, record
 
 GOLDEN = Path(__file__).parent / "golden" / "run_v1.json"
 METRIC: dict[str, Any] = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from latentbench.store import ABSENT, Difference, differences
 from records_for_tests import cell
+
+from latentbench.store import ABSENT, Difference, differences
 
 
 def test_equal_things_do_not_differ() -> None:
