@@ -21,6 +21,7 @@ class Registry:
     """The entry points of one group, loaded lazily by name."""
 
     def __init__(self, group: str, kind: str) -> None:
+        """A registry of one entry-point group; imports nothing."""
         self.group = group
         """Entry-point group, such as `latentbench.tasks`."""
         self.kind = kind

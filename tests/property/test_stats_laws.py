@@ -33,7 +33,9 @@ tables = arrays(np.float64, st.tuples(st.integers(2, 50), st.just(2)), elements=
 @given(st.integers(2, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_holds_the_share_inside_zero_and_one_and_never_has_width_zero(case: tuple[int, int]) -> None:
     estimate = wilson(*case)
-    assert estimate.low is not None and estimate.value is not None and estimate.high is not None
+    assert estimate.low is not None
+    assert estimate.value is not None
+    assert estimate.high is not None
     assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
     assert estimate.low < estimate.high
 
@@ -42,7 +44,8 @@ def test_wilson_holds_the_share_inside_zero_and_one_and_never_has_width_zero(cas
 def test_wilson_mirrors(successes: int, n: int) -> None:
     successes = min(successes, n)
     one, other = wilson(successes, n), wilson(n - successes, n)
-    assert one.low is not None and other.high is not None
+    assert one.low is not None
+    assert other.high is not None
     assert one.low == pytest.approx(1 - other.high, abs=1e-12)
 
 
@@ -104,7 +107,9 @@ def test_ranks_and_groups_are_consistent(values: list[float | None], seed: int) 
     scored = [(value, row) for value, row in zip(values, placed, strict=True) if value is not None]
     for value, row in scored:
         assert row.rank == 1 + sum(other > value for other, _ in scored)
-        assert row.low is not None and row.high is not None and 1 <= row.low <= row.high <= len(scored)
+        assert row.low is not None
+        assert row.high is not None
+        assert 1 <= row.low <= row.high <= len(scored)
     assert {row.group for _, row in scored} == set(range(1, len({row.group for _, row in scored}) + 1))
     assert all(row.group == 1 for _, row in scored if row.rank == 1)
 

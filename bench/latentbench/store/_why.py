@@ -27,8 +27,7 @@ class Difference(NamedTuple):
 
 
 def differences(first: Any, second: Any) -> list[Difference]:
-    """Every field in which two JSON values or two records (`CellIdentity`) differ, in order of the field
-    names.
+    """Every field in which two JSON values or two records differ, in order of the field names.
 
     Two leaves differ when their canonical JSON does, so the list is empty exactly when both have the same
     key: 1 and 1.0 differ here, as they do in the hash.

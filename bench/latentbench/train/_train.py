@@ -87,14 +87,12 @@ def train(
     )
     out.mkdir(parents=True, exist_ok=True)
     _restore(run, out, key)
-    since = 0
-    for block, first, after in _blocks(lm, rows, run.next_row, sites, recipe):
+    for number, (block, first, after) in enumerate(_blocks(lm, rows, run.next_row, sites, recipe), start=1):
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + first)
         losses = _take_steps(run, block, recipe, torch.device(device), generator)
         run.next_row = after
-        since += 1
         progress(run.tokens, recipe.tokens, losses)
-        if since % checkpoint_blocks == 0:
+        if number % checkpoint_blocks == 0:
             _checkpoint(run, out, key)
     if run.tokens < recipe.tokens:
         raise UserError(

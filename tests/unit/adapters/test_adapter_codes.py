@@ -107,7 +107,7 @@ def test_topk_keeps_the_k_largest(tokens: int, latents: int, k: int, rectify: bo
     check_csr(codes)
     expected = torch.zeros_like(pre)
     for token, row in enumerate(pre.tolist()):
-        for latent in sorted(range(latents), key=lambda one, row=row: -row[one])[:k]:
+        for latent in sorted(range(latents), key=row.__getitem__, reverse=True)[:k]:
             expected[token, latent] = row[latent] if row[latent] > 0 or not rectify else 0.0
     assert torch.equal(codes.dense(), expected)
     if not rectify:

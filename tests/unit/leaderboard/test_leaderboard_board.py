@@ -61,9 +61,8 @@ def core(results: ResultsFolder, made: Made, l0: float, value: float | None = 0.
 
 
 def named(name: str, **changes: Any) -> Made:
-    return Made(
-        name, **({"family": "topk", "sites": ["resid_post.21"], "l0": 64.0, "quality": 0.5} | changes)
-    )
+    fields: dict[str, Any] = {"family": "topk", "sites": ["resid_post.21"], "l0": 64.0, "quality": 0.5}
+    return Made(name, **(fields | changes))
 
 
 class TestRows:

@@ -164,6 +164,7 @@ def test_an_edit_acts_at_the_resumed_site_itself(lm: LM, tokens: TokenBatch, dra
     hidden = lm.forward(tokens, capture=[SITE], logits=False).acts[SITE]
     edit = AddVector(SITE, draw(lm.d_model))
     resumed = lm.forward(tokens, resume=(SITE, hidden), edits=[edit]).logits
+    assert resumed is not None
     assert torch.equal(resumed, logits_of(lm, tokens, edit))
 
 

@@ -29,6 +29,8 @@ def test_resuming_at_any_block_equals_the_full_pass_bit_for_bit(lm: LM, tokens: 
         site = Site("resid_post", layer)
         behind = [other for other in all_sites(lm) if other >= site]
         again = lm.forward(tokens, resume=(site, full.acts[site]), capture=behind)
+        assert again.logits is not None
+        assert full.logits is not None
         assert torch.equal(again.logits, full.logits), site
         assert all(torch.equal(again.acts[other], full.acts[other]) for other in behind), site
 

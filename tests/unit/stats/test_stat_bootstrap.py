@@ -88,7 +88,8 @@ def test_interval_covers_a_nonlinear_statistic() -> None:
         weight = rng.gamma(3.0, size=60)
         units = np.stack([weight * rng.lognormal(0, 0.5, size=60), weight], axis=1)
         estimate = bootstrap(units, ratio(0, 1), generator(f"coverage {trial}"), draws=400)
-        assert estimate.low is not None and estimate.high is not None
+        assert estimate.low is not None
+        assert estimate.high is not None
         covered += estimate.low <= truth <= estimate.high
     assert 0.90 <= covered / 300 <= 0.985
 

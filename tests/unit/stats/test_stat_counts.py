@@ -68,7 +68,8 @@ def test_subsampling_is_less_biased_than_the_bootstrap_and_covers() -> None:
             ),
         }
         for name, estimate in estimates.items():
-            assert estimate.low is not None and estimate.high is not None
+            assert estimate.low is not None
+            assert estimate.high is not None
             middles[name].append((estimate.low + estimate.high) / 2)
             covered[name] += estimate.low <= truth <= estimate.high
     bias = {name: abs(np.mean(values) - truth) for name, values in middles.items()}
@@ -106,7 +107,8 @@ def test_interval_stays_between_zero_and_the_maximum() -> None:
     count = count_reaching([0, 1, 2, 3], [0, 1, 2, 2], n_units=4, n_latents=3)
     estimate = subsample_count(4, count, generator("cut"), maximum=3)
     assert estimate.value == 3.0
-    assert estimate.low is not None and 0 <= estimate.low <= estimate.high <= 3  # type: ignore[operator]
+    assert estimate.low is not None
+    assert 0 <= estimate.low <= estimate.high <= 3
 
 
 def test_rarefaction_matches_the_hypergeometric_expectation() -> None:

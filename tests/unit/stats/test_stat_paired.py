@@ -51,7 +51,8 @@ def test_pairing_finds_what_separate_intervals_miss() -> None:
     difficulty = rng.normal(0, 5, size=50)
     first, second = difficulty + 0.3 + rng.normal(0, 0.2, size=50), difficulty
     result = paired(rows(first), rows(second), MEAN, generator("pair"))
-    assert result.difference.low is not None and result.difference.low > 0.2
+    assert result.difference.low is not None
+    assert result.difference.low > 0.2
     assert result.p_value == pytest.approx(1e-4)
 
 

@@ -94,7 +94,8 @@ def test_metrics_come_from_estimates() -> None:
     scored = Metric.from_estimate(
         "share", wilson(8, 10), resampling_unit="latent", unit="share", direction="higher", headline=True
     )
-    assert scored.interval is not None and scored.interval.method == "wilson"
+    assert scored.interval is not None
+    assert scored.interval.method == "wilson"
     assert (scored.value, scored.n, scored.reason, scored.headline) == (0.8, 10, None, True)
     one = Metric.from_estimate(
         "l0", mean([3.0]), resampling_unit="document", unit="latents", direction="none"

@@ -24,8 +24,7 @@ def test_there_are_enough_concepts_and_prompts_with_names_of_their_own() -> None
     names = [concept.id for concept in all_concepts()]
     assert len(names) >= 12
     assert len(set(names)) == len(names)
-    for kind in (lambda prompt: prompt.id, lambda prompt: prompt.text):
-        found = [kind(prompt) for prompt in all_prompts()]
+    for found in ([p.id for p in all_prompts()], [p.text for p in all_prompts()]):
         assert len(set(found)) == len(found)
     halves = [prompt.half for prompt in all_prompts()]
     assert halves.count("select") == halves.count("test") >= 8

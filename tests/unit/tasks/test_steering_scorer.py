@@ -104,7 +104,7 @@ def test_what_the_model_writes_anyway_counts_as_without_the_concept() -> None:
 def test_auroc_agrees_with_scikit_learn_and_is_undefined_for_one_class() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 200)
-    scores = np.round(rng.random(200) + 0.3 * labels, 1)  # with ties
+    scores = np.asarray(np.round(rng.random(200) + 0.3 * labels, 1), dtype=np.float64)  # with ties
     assert area_under_curve(scores, labels) == pytest.approx(roc_auc_score(labels, scores))
     assert np.isnan(area_under_curve(scores[:3], np.ones(3, dtype=np.int64)))
 
