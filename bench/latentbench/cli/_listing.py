@@ -87,7 +87,7 @@ def _suites() -> list[Row]:
     rows = []
     for path in _files("latentbench_tasks", "suites", "*.toml"):
         suite = _read_toml(path)
-        title = str(suite.get("title") or suite.get("summary") or "")
+        title = str(suite.get("title") or suite.get("description") or "")
         rows.append({"name": path.stem, "title": title, "path": str(path), "suite": suite})
     return rows
 

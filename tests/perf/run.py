@@ -1,0 +1,308 @@
+"""Speed of latentbench against plain PyTorch on a real model: what `make perf` runs.
+
+Every ratio compares two things that are timed in turn in one process (A B, B A, A B, ...), so a machine that
+other work slows down slows both. A ratio is the median over the turns; its smallest and largest are reported
+beside it. JSON goes to stdout, a table for people to stderr. Exit code 1 if a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from latentbench.adapters import Codes, Dictionary, TopKGate, load_dictionary, steering_edits
+from latentbench.data import Corpus, TokenRow, load_corpus, token_rows
+from latentbench.lm import LM, AddVector, Site, load_lm
+from latentbench.run import CellSetup, Item, Shared, TokenPolicy, WatchedBatch, Watcher
+from latentbench.run._pass import Fed, run_pass
+from latentbench.testing import random_sae
+from latentbench.train import Recipe, TraineeSpec, train
+from latentbench_tasks.core.task import CoreConfig, CoreTask
+
+ROWS, CONTEXT = 4, 128
+"""The batch of the targets."""
+POLICY = TokenPolicy(context=CONTEXT, batch_rows=ROWS)
+TOPK, ROUTESAE = "zoo:smollm2-topk-r21-k64", "zoo:smollm2-routesae-k64"
+TARGETS = {"watching": 0.85, "core": 1.1, "steering": 0.9, "steering_add_vector": 0.9}
+"""Smallest acceptable ratios on a CPU."""
+MEASURES = ("watching", "core", "steering", "memory")
+"""What is measured unless asked otherwise."""
+MEBIBYTE = 2**20
+
+
+class Bench(NamedTuple):
+    """What all measurements share."""
+
+    lm: LM
+    rows: list[TokenRow]
+    """Rows of exactly `CONTEXT` tokens of the test split."""
+    corpus: Corpus
+    device: str
+    repeats: int
+
+    def ids(self, first: int, rows: int, columns: int = CONTEXT) -> Tensor:
+        """`Int64[Tensor, "row pos"]`: token ids of some rows."""
+        chosen = [row.ids[:columns] for row in self.rows[first : first + rows]]
+        return torch.tensor(chosen, device=self.lm.device)
+
+    def sync(self) -> None:
+        """Wait for the device: CUDA calls return before they are done."""
+        if self.lm.device.type == "cuda":
+            torch.cuda.synchronize(self.lm.device)
+
+
+class Idle(Watcher):
+    """Watches and keeps nothing: what remains is the cost of the pass itself."""
+
+    def __init__(self, tokens: int) -> None:
+        self.budget_tokens = tokens
+
+    def watch(self, batch: WatchedBatch, codes: Codes) -> list[Item]:
+        return []
+
+
+def alternate(
+    bench: Bench, calls: Mapping[str, Callable[[], object]], *, warm: bool = True
+) -> dict[str, list[float]]:
+    """Seconds of each call in each turn; the order is turned round every time."""
+    for call in calls.values() if warm else ():
+        call()
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(bench.repeats):
+        for name in list(calls) if turn % 2 == 0 else reversed(list(calls)):
+            seconds[name].append(clock(bench, calls[name]))
+    return seconds
+
+
+def clock(bench: Bench, call: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    bench.sync()
+    start = time.perf_counter()
+    call()
+    bench.sync()
+    return time.perf_counter() - start
+
+
+def compared(
+    bench: Bench, name: str, base: Sequence[float], ours: Sequence[float], scale: float = 1.0, **detail: Any
+) -> dict[str, Any]:
+    """One line of the report: how many times as fast as the base, times `scale`."""
+    ratios = [scale * slow / fast for slow, fast in zip(base, ours, strict=True)]
+    target = TARGETS.get(name) if bench.lm.device.type == "cpu" else None
+    return {
+        "name": name,
+        "ratio": round(statistics.median(ratios), 3),
+        "min": round(min(ratios), 3),
+        "max": round(max(ratios), 3),
+        "turns": len(ratios),
+        "target": target,
+        "met": None if target is None else statistics.median(ratios) >= target,
+        **detail,
+    }
+
+
+def rate(tokens: float, seconds: Sequence[float]) -> float:
+    """Tokens per second at the median."""
+    return round(tokens / statistics.median(seconds), 1)
+
+
+@contextmanager
+def first_blocks(lm: LM, count: int) -> Iterator[Any]:
+    """The bare Hugging Face model without its head, cut after some blocks."""
+    path, _, name = lm.layout.blocks.rpartition(".")
+    body: Any = lm.model.get_submodule(path)
+    whole = getattr(body, name)
+    setattr(body, name, nn.ModuleList(list(whole)[:count]))
+    try:
+        yield body
+    finally:
+        setattr(body, name, whole)
+
+
+def feed(bench: Bench, dictionary: Dictionary, watcher: Watcher, rows: Sequence[TokenRow]) -> Fed:
+    def fail(error: Exception) -> None:
+        raise error
+
+    return Fed(dictionary, watcher, rows, set(), lambda _items: None, fail)
+
+
+def watch_once(bench: Bench, dictionary: Dictionary, rows: Sequence[TokenRow]) -> None:
+    """A shared pass with one watcher: capture and encode."""
+    watcher = Idle(len(rows) * CONTEXT)
+    run_pass(bench.lm, bench.policy if hasattr(bench, "policy") else POLICY, [feed(bench, dictionary, watcher, rows)])
+
+
+def measure_watching(bench: Bench) -> list[dict[str, Any]]:
+    """Capture and encode for one dictionary against the bare model to the same depth."""
+    dictionary = load_dictionary(TOPK, device=bench.device, lm=bench.lm)
+    depth = (dictionary.reads[0].layer or 0) + 1
+    rows, ids = bench.rows[:ROWS], bench.ids(0, ROWS)
+
+    def bare() -> None:
+        with first_blocks(bench.lm, depth) as body, torch.no_grad():
+            body(input_ids=ids, use_cache=False)
+
+    seconds = alternate(bench, {"bare": bare, "watch": lambda: watch_once(bench, dictionary, rows)})
+    tokens = ROWS * CONTEXT
+    return [
+        compared(
+            bench,
+            "watching",
+            seconds["bare"],
+            seconds["watch"],
+            tokens_per_second=rate(tokens, seconds["watch"]),
+            bare_tokens_per_second=rate(tokens, seconds["bare"]),
+            note=f"run_pass with capture and encode at {dictionary.reads[0]} / bare model of {depth} blocks, no head",
+        )
+    ]
+
+
+def measure_core(bench: Bench) -> list[dict[str, Any]]:
+    """The core task for 8 dictionaries in one shared pass against the bare model's full forward."""
+    site, count = Site("resid_post", min(20, bench.lm.n_layers - 1)), 8
+    gate = TopKGate(64, rectify=True)
+    task, shared = CoreTask(CoreConfig()), Shared()
+    rows, ids = bench.rows[:ROWS], bench.ids(0, ROWS)
+    items: list[Item] = []
+    fed = []
+    for seed in range(count):
+        made = random_sae(d_model=bench.lm.d_model, n_latents=4608, site=site, gate=gate, seed=seed)
+        dictionary = made.to(device=bench.device)
+        watcher = task.watcher(cell_setup(bench, dictionary, shared))
+        fed.append(feed(bench, dictionary, watcher, rows)._replace_take(items.extend) if False else feed(bench, dictionary, watcher, rows))
+        fed[-1].take = items.extend
+
+    def bare() -> None:
+        with torch.no_grad():
+            bench.lm.model(input_ids=ids, use_cache=False)
+
+    first = clock(bench, lambda: run_pass(bench.lm, POLICY, fed))
+    seconds = alternate(bench, {"bare": bare, "core": lambda: run_pass(bench.lm, POLICY, fed)}, warm=False)
+    assert len(items) == count * ROWS * (bench.repeats + 1)
+    assert all(math.isfinite(item["kl"]) and item["ce_mean"] > 0 for item in items)
+    per_batch, tokens = statistics.median(seconds["core"]), ROWS * CONTEXT
+    budget = CoreConfig().budget_tokens
+    once = max(0.0, first - per_batch)
+    whole = once + per_batch * budget / tokens
+    return [
+        compared(
+            bench,
+            "core",
+            seconds["bare"],
+            seconds["core"],
+            count,
+            dictionary_tokens_per_second=rate(count * tokens, seconds["core"]),
+            bare_tokens_per_second=rate(tokens, seconds["bare"]),
+            first_batch_extra_seconds=round(once, 2),
+            ratio_with_mean_pass=round(
+                count * budget / whole / (tokens / statistics.median(seconds["bare"])), 3
+            ),
+            note=f"{count} TopK dictionaries of 4,608 latents at {site}, zero and mean ablation included; the "
+            f"mean-activation pass, once a run, is in ratio_with_mean_pass only (budget {budget:,} tokens)",
+        )
+    ]
+
+
+def cell_setup(bench: Bench, dictionary: Dictionary, shared: Shared) -> CellSetup:
+    return CellSetup(
+        lm=bench.lm,
+        dictionary=dictionary,
+        corpus=bench.corpus,
+        load_split=lambda split: load_corpus(bench.corpus.name, split=split),
+        tokens=POLICY,
+        seed=0,
+        cache=Path(tempfile.gettempdir()),
+        shared=shared,
+    )
+
+
+def measure_steering(bench: Bench) -> list[dict[str, Any]]:
+    """32 rows with 32 different vectors against the same rows without."""
+    rows, new = 32, 20
+    topk = load_dictionary(TOPK, device=bench.device, lm=bench.lm)
+    routed = load_dictionary(ROUTESAE, mode="corrected", device=bench.device, lm=bench.lm)
+    latents = list(range(0, 8 * rows, 8))
+    vectors = 8.0 * topk.write_vectors(latents)[topk.writes[0]]
+    routed_vectors = 8.0 * routed.write_vectors(latents)[routed.writes[0]]
+    prompts = bench.ids(0, rows, 16).tolist()
+
+    def text(edits: Sequence[Any]) -> Callable[[], object]:
+        return lambda: bench.lm.generate(prompts, max_new_tokens=new, edits=edits, stop_ids=())
+
+    seconds = alternate(
+        bench,
+        {
+            "unsteered": text([]),
+            "steered": text(steering_edits(topk, vectors)),
+            "added": text([AddVector(topk.writes[0], vectors)]),
+            "routed": text(steering_edits(routed, routed_vectors)),
+        },
+    )
+    base, tokens = seconds["unsteered"], rows * new
+    what = f"{rows} rows, {rows} vectors, 16 prompt and {new} new tokens, / unsteered generation of the same rows"
+    lines = [
+        ("steering", "steered", f"steering_edits at {topk.writes[0]}: {what}"),
+        ("steering_add_vector", "added", f"AddVector at {topk.writes[0]}: {what}"),
+        ("steering_routed", "routed", f"RouteSAE corrected, shadow pass included: {what}"),
+    ]
+    return [
+        compared(
+            bench,
+            name,
+            base,
+            seconds[key],
+            tokens_per_second=rate(tokens, seconds[key]),
+            bare_tokens_per_second=rate(tokens, base),
+            note=note,
+        )
+        for name, key, note in lines
+    ]
+
+
+def measure_training(bench: Bench) -> list[dict[str, Any]]:
+    """Training of three dictionaries from one stream against the bare model to the last routed block."""
+    trainees = tuple(TraineeSpec(name=kind, kind=kind) for kind in ("topk", "routesae", "random"))  # type: ignore[arg-type]
+    recipe = Recipe(
+        name="perf", lm=bench.lm.name, tokens=16_384, rows=32, batch_tokens=512, held_out_tokens=512, trainees=trainees
+    )
+    corpus, held_out = (load_corpus(bench.corpus.name, split=split) for split in ("train", "calibrate"))
+    depth = bench.lm.n_layers * 3 // 4
+    ids = bench.ids(0, 32)
+
+    def bare() -> None:
+        with first_blocks(bench.lm, depth) as body, torch.no_grad():
+            body(input_ids=ids, use_cache=False)
+
+    def ours() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            train(bench.lm, corpus, held_out, recipe, Path(folder), device=bench.device)
+
+    seconds = alternate(bench._replace(repeats=2), {"bare": bare, "train": ours})
+    scaled = [one * recipe.tokens / ids.numel() for one in seconds["bare"]]
+    return [
+        compared(
+            bench,
+            "training",
+            scaled,
+            seconds["train"],
+            tokens_per_second=rate(recipe.tokens, seconds["train"]),
+            bare_tokens_per_second=rate(ids.numel(), seconds["bare"]),
+            note=f"three dictionaries of 2,304 latents from one stream / bare model of {depth} blocks, no head",
+        )
+    ]
