@@ -135,17 +135,18 @@ def first_blocks(lm: LM, count: int) -> Iterator[Any]:
         setattr(body, name, whole)
 
 
-def feed(bench: Bench, dictionary: Dictionary, watcher: Watcher, rows: Sequence[TokenRow]) -> Fed:
+def feed(dictionary: Dictionary, watcher: Watcher, rows: Sequence[TokenRow], take: list[Item]) -> Fed:
+    """A watcher in a shared pass that stops at the first error."""
+
     def fail(error: Exception) -> None:
         raise error
 
-    return Fed(dictionary, watcher, rows, set(), lambda _items: None, fail)
+    return Fed(dictionary, watcher, rows, set(), take.extend, fail)
 
 
 def watch_once(bench: Bench, dictionary: Dictionary, rows: Sequence[TokenRow]) -> None:
     """A shared pass with one watcher: capture and encode."""
-    watcher = Idle(len(rows) * CONTEXT)
-    run_pass(bench.lm, bench.policy if hasattr(bench, "policy") else POLICY, [feed(bench, dictionary, watcher, rows)])
+    run_pass(bench.lm, POLICY, [feed(dictionary, Idle(len(rows) * CONTEXT), rows, [])])
 
 
 def measure_watching(bench: Bench) -> list[dict[str, Any]]:
@@ -185,8 +186,7 @@ def measure_core(bench: Bench) -> list[dict[str, Any]]:
         made = random_sae(d_model=bench.lm.d_model, n_latents=4608, site=site, gate=gate, seed=seed)
         dictionary = made.to(device=bench.device)
         watcher = task.watcher(cell_setup(bench, dictionary, shared))
-        fed.append(feed(bench, dictionary, watcher, rows)._replace_take(items.extend) if False else feed(bench, dictionary, watcher, rows))
-        fed[-1].take = items.extend
+        fed.append(feed(dictionary, watcher, rows, items))
 
     def bare() -> None:
         with torch.no_grad():
@@ -306,3 +306,136 @@ def measure_training(bench: Bench) -> list[dict[str, Any]]:
             note=f"three dictionaries of 2,304 latents from one stream / bare model of {depth} blocks, no head",
         )
     ]
+
+
+def peak_bytes(*, reset: bool = False) -> int | None:
+    """Peak resident memory since the last reset, or None where the system can't tell (needs Linux)."""
+    try:
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return None
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def memory_child(bench: Bench, batches: int) -> None:
+    """Print the bytes by which the peak of a watching pass rises over what was held before it."""
+    dictionary = load_dictionary(TOPK, device=bench.device, lm=bench.lm)
+    rows = bench.rows[: batches * ROWS]
+    assert len(rows) == batches * ROWS, "the test split is too small for this measurement"
+    watch_once(bench, dictionary, bench.rows[: 2 * ROWS])
+    # The peak of loading the model is higher than that of the pass and would hide it, so it is reset.
+    before = peak_bytes(reset=True)
+    watch_once(bench, dictionary, rows)
+    after = peak_bytes()
+    print(json.dumps(None if before is None or after is None else after - before))
+
+
+def measure_memory(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Peak memory of a watching pass over N and over 4 N tokens, each in a process of its own."""
+    small, factor = 4, 4
+    tokens = [small * ROWS * CONTEXT, factor * small * ROWS * CONTEXT]
+    peaks: list[float | None] = []
+    for batches in (small, factor * small):
+        command = [sys.executable, __file__, "--lm", arguments.lm, "--memory-child", str(batches)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        value = json.loads(done.stdout)
+        peaks.append(None if value is None else round(value / MEBIBYTE, 1))
+    kept = (tokens[1] - tokens[0]) * 576 * 4 / MEBIBYTE  # what keeping one site's activations would add
+    few, many = peaks
+    growth = None if few is None or many is None else round(many - few, 1)
+    return [
+        {
+            "name": "memory",
+            "growth_mebibytes": growth,
+            "limit_mebibytes": round(kept / 2, 1),
+            "peak_over_start_mebibytes": peaks,
+            "tokens": tokens,
+            "met": None if growth is None else growth < kept / 2,
+            "note": "rise of the peak resident memory during a watching pass; the limit is half of what keeping "
+            "the activations of one site would add",
+        }
+    ]
+
+
+def prepare(arguments: argparse.Namespace) -> Bench:
+    """Load the model and the rows."""
+    if arguments.device == "cpu":
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    lm = load_lm(arguments.lm, device=arguments.device, dtype=arguments.dtype)
+    corpus = load_corpus("probe-texts", split="test")
+    rows = token_rows(corpus, lm, context=CONTEXT, budget_tokens=30_000)
+    full = [row for row in rows if len(row.ids) == CONTEXT]
+    return Bench(lm, full, corpus, arguments.device, arguments.repeats)
+
+
+def report(bench: Bench, arguments: argparse.Namespace, measured: list[dict[str, Any]], took: float) -> dict[str, Any]:
+    """The JSON."""
+    names = ("latentbench", "torch", "transformers", "numpy")
+    return {
+        "schema_version": 1,
+        "lm": bench.lm.identity(),
+        "device": arguments.device
+        if bench.lm.device.type == "cpu"
+        else f"{arguments.device} ({torch.cuda.get_device_name(bench.lm.device)})",
+        "threads": torch.get_num_threads(),
+        "batch": [ROWS, CONTEXT],
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},
+        "load_average": round(os.getloadavg()[0], 2),
+        "seconds": round(took, 1),
+        "measures": measured,
+    }
+
+
+def table(measured: Sequence[Mapping[str, Any]]) -> str:
+    """The report as text."""
+    lines = [f"{'measure':<22}{'ratio':>8}{'min':>8}{'max':>8}{'target':>8}{'tokens/s':>11}{'bare':>11}"]
+    for one in measured:
+        if one["name"] == "memory":
+            text = f"{one['growth_mebibytes']} MiB more for 4 times the tokens (limit {one['limit_mebibytes']})"
+            lines.append(f"{'memory':<22}  {text}")
+            continue
+        speed = one.get("dictionary_tokens_per_second", one.get("tokens_per_second"))
+        target = "-" if one["target"] is None else f"{one['target']:g}"
+        numbers = f"{one['ratio']:>8}{one['min']:>8}{one['max']:>8}{target:>8}"
+        lines.append(f"{one['name']:<22}{numbers}{speed:>11}{one['bare_tokens_per_second']:>11}")
+    missed = [str(one["name"]) for one in measured if one["met"] is False]
+    return "\n".join([*lines, f"missed: {', '.join(missed)}" if missed else "no target missed"])
+
+
+def main() -> int:
+    """Measure, print, and say whether a target was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--lm", default="smollm2-135m-q4")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each comparison")
+    parser.add_argument(
+        "--measure", action="append", choices=[*MEASURES, "training"], help="may be given several times; default all but training"
+    )
+    parser.add_argument("--memory-child", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    started = time.perf_counter()
+    if arguments.memory_child:
+        memory_child(prepare(arguments), arguments.memory_child)
+        return 0
+    wanted = arguments.measure or list(MEASURES)
+    measured = measure_memory(arguments) if "memory" in wanted else []
+    bench = prepare(arguments)
+    for name, measure in (
+        ("watching", measure_watching),
+        ("core", measure_core),
+        ("steering", measure_steering),
+        ("training", measure_training),
+    ):
+        if name in wanted:
+            print(f"measuring {name} ...", file=sys.stderr)
+            measured += measure(bench)
+    print(json.dumps(report(bench, arguments, measured, time.perf_counter() - started), indent=2))
+    print(table(measured), file=sys.stderr)
+    return 1 if any(one["met"] is False for one in measured) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from latentbench.run._events import Event, Listener, silent
@@ -70,3 +72,16 @@ def run(
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     return execute(make_plan(loaded, device=device), Path(out), listener)
+
+
+class _CallableModule(ModuleType):
+    """Lets `latentbench.run(...)` be called: the public function and this package share a name."""
+
+    def __call__(
+        self, suite: str | Path | Suite, out: str | Path, *, device: str = "cpu", listener: Listener = silent
+    ) -> list[RunRecord]:
+        """See `run`."""
+        return run(suite, out, device=device, listener=listener)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from latentbench_judges.rubric import load_rubric, rubric_names
 
 from latentbench.errors import UserError
+from latentbench_judges.rubric import load_rubric, rubric_names
 
 
 @pytest.mark.parametrize("name", rubric_names())
