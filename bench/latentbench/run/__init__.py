@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from latentbench.run._events import Event, Listener, silent
 from latentbench.run._execute import execute
 from latentbench.run._plan import Cell, Cost, Plan, make_plan
+from latentbench.run._rows import stream_acts, stream_rows
 from latentbench.run._suite import DictionarySpec, Suite, TaskSpec, TokenSpec, load_suite, shipped_suites
 from latentbench.run._task import (
     CellSetup,
@@ -53,6 +54,8 @@ __all__ = [
     "run",
     "shipped_suites",
     "silent",
+    "stream_acts",
+    "stream_rows",
 ]
 
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from latentbench.data import TokenRow, token_rows
 from latentbench.identity import sha256_json
 from latentbench.run._events import Event, Listener, silent
 from latentbench.run._pass import Fed, run_pass
@@ -121,9 +121,6 @@ def execute(plan: Plan, out: Path, listener: Listener = silent) -> list[RunRecor
 
 
 def _setup(plan: Plan, cell: Cell, out: Path, shared: Shared, listener: Listener) -> CellSetup:
-    def progress(what: str, done: int, total: int) -> None:
-        listener(Event("progress", f"{cell.title}: {what}", done, total))
-
     return CellSetup(
         lm=plan.lm,
         dictionary=cell.dictionary,
@@ -133,57 +130,43 @@ def _setup(plan: Plan, cell: Cell, out: Path, shared: Shared, listener: Listener
         seed=cell.seed,
         cache=out / "cache",
         shared=shared,
-        progress=progress,
+        progress=lambda what, done, total: _progress(listener, f"{cell.title}: {what}", done, total),
     )
+
+
+def _progress(listener: Listener, what: str, done: int, total: int) -> None:
+    listener(Event("progress", what, done, total))
 
 
 def _watch(plan: Plan, opened: Sequence[_Open], listener: Listener) -> None:
     """One shared pass per stream."""
     streams: dict[str, list[tuple[_Open, Watcher]]] = {}
     for one in opened:
-        watcher = _attempt(one, lambda one=one: one.cell.task.watcher(one.setup))
+        watcher = _attempt(one, partial(one.cell.task.watcher, one.setup))
         if watcher is not None:
             streams.setdefault(watcher.stream(), []).append((one, watcher))
     for stream, watching in streams.items():
-        fed = [_fed(plan, one, watcher) for one, watcher in watching]
-        for one, feed in zip(watching, fed, strict=True):
-            feed.failed = one[0].error is not None
+        fed = [_fed(one, watcher) for one, watcher in watching]
+        for (one, _), feed in zip(watching, fed, strict=True):
+            feed.failed = one.error is not None
         try:
             run_pass(
                 plan.lm,
                 plan.policy,
                 fed,
-                lambda done, total, stream=stream: listener(
-                    Event("progress", f"watching {stream}", done, total)
-                ),
+                partial(_progress, listener, f"watching {stream}"),
             )
         except Exception as error:  # noqa: BLE001 - the model failed: every cell of the pass records that
             for one, _ in watching:
                 one.error = one.error or error
 
 
-def _fed(plan: Plan, one: _Open, watcher: Watcher) -> Fed:
+def _fed(one: _Open, watcher: Watcher) -> Fed:
     rows = watcher.rows()
     if rows is None:
-        rows = _test_rows(plan, one.setup.shared, watcher.budget_tokens)
+        rows = one.setup.rows(watcher.budget_tokens)
     stored = {identifier for _, identifier in one.known()}
     return Fed(one.cell.dictionary, watcher, rows, stored, one.store, one.fail)
-
-
-def _test_rows(plan: Plan, shared: Shared, budget: int) -> list[TokenRow]:
-    policy = plan.policy
-
-    def make() -> list[TokenRow]:
-        return token_rows(
-            plan.corpus,
-            plan.lm,
-            context=policy.context,
-            skip_first=policy.skip_first,
-            budget_tokens=budget,
-            bos=policy.bos,  # type: ignore[arg-type]
-        )
-
-    return shared.once(f"run:rows:{budget}", make)
 
 
 def _complete(one: _Open, listener: Listener) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from latentbench.adapters import Dictionary, calibrate, load_dictionary, with_k
-from latentbench.data import Corpus, load_corpus, token_rows
+from latentbench.data import Corpus, load_corpus
 from latentbench.errors import UserError, nearest
-from latentbench.lm import LM, Site, load_lm
+from latentbench.lm import LM, load_lm
 from latentbench.registry import JUDGES, TASKS
+from latentbench.run._rows import stream_acts
 from latentbench.run._suite import DictionarySpec, Suite, TaskSpec
 from latentbench.run._task import Task, TokenPolicy
 from latentbench.store import CellIdentity, ResultsFolder
@@ -122,8 +122,9 @@ def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | Non
     policy = TokenPolicy(**suite.tokens.model_dump())
     place = dictionary_device or device
     loaded = [(spec, _dictionary(spec, suite, lm, load_split, policy, place)) for spec in suite.dictionaries]
+    ground = _Ground(suite, lm, corpus, policy)
     cells = [
-        _cell(suite, lm, corpus, policy, spec, dictionary, task, judges[task.name], seed)
+        _cell(ground, spec, dictionary, task, judges[task.name], seed)
         for seed in suite.seeds
         for spec, dictionary in loaded
         for task in tasks
@@ -170,37 +171,27 @@ def _dictionary(
             )
         return with_k(found, int(suite.target_l0))
     if spec.sparsity == "calibrated":
-        batches = _calibration_acts(
-            lm, load_split("calibrate"), policy, found.reads, suite.calibration_tokens
-        )
+        batches = stream_acts(load_split("calibrate"), lm, policy, found.reads, suite.calibration_tokens)
         return calibrate(found, batches, suite.target_l0)
     return found
 
 
-def _calibration_acts(
-    lm: LM, corpus: Corpus, policy: TokenPolicy, sites: tuple[Site, ...], wanted: int
-) -> Iterator[Mapping[Site, Tensor]]:
-    rows = token_rows(
-        corpus, lm, context=policy.context, skip_first=policy.skip_first, budget_tokens=wanted, bos=policy.bos
-    )  # fmt: skip
-    for start in range(0, len(rows), policy.batch_rows):
-        tokens = lm.batch([row.ids for row in rows[start : start + policy.batch_rows]])
-        measured = tokens.measured(policy.skip_first)
-        acts = lm.forward(tokens, capture=sites, logits=False).acts
-        yield {site: acts[site][measured] for site in sites}
+class _Ground(NamedTuple):
+    suite: Suite
+    lm: LM
+    corpus: Corpus
+    policy: TokenPolicy
 
 
 def _cell(
-    suite: Suite,
-    lm: LM,
-    corpus: Corpus,
-    policy: TokenPolicy,
+    ground: _Ground,
     spec: DictionarySpec,
     dictionary: Dictionary,
     task: Task,
     judge: Any | None,
     seed: int,
 ) -> Cell:
+    suite, lm, corpus, policy = ground
     card = dictionary.card
     dtype = str(dictionary.dtype).removeprefix("torch.")
     identity = CellIdentity(

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -59,7 +59,7 @@ class TokenPolicy:
     """Tokens in a row; longer documents are cut into several rows."""
     skip_first: int = 1
     """Tokens at the start of every row left out of encoding, metrics and edits (attention sink)."""
-    bos: str = "tokenizer"
+    bos: Literal["tokenizer", "always", "never"] = "tokenizer"
     """"tokenizer", "always" or "never": whether rows begin with a BOS token."""
     batch_rows: int = 8
     """Rows in one forward pass. Does not change numbers beyond rounding."""
@@ -105,6 +105,14 @@ class CellSetup:
     """Results that cells of this run share."""
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None
     """Called as progress(what, done, total) during long steps."""
+
+    def rows(self, budget_tokens: int) -> list[TokenRow]:
+        """The rows of the test split that a watcher with this budget is fed (see `stream_rows`)."""
+        from latentbench.run._rows import stream_rows
+
+        return self.shared.once(
+            f"run:rows:{budget_tokens}", lambda: stream_rows(self.corpus, self.lm, self.tokens, budget_tokens)
+        )
 
 
 class Watcher(ABC):

@@ -16,9 +16,8 @@ from pydantic import Field
 from torch import Tensor
 
 from latentbench.adapters import Codes, Reconstruction, splice_edits, written_masks
-from latentbench.data import token_rows
 from latentbench.lm import LM, Edit, MapActivation, Site
-from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher
+from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher, stream_acts
 from latentbench_tasks.core.metrics import summarise
 
 __all__ = ["CoreConfig", "CoreTask"]
@@ -247,22 +246,10 @@ def _row_sums(values: Tensor, rows: Tensor, n_rows: int) -> Tensor:
 
 def _mean_activations(setup: CellSetup, sites: list[Site], wanted: int) -> dict[Site, Any]:
     """Mean activation of each site over calibration tokens, `Float64[Tensor, "d"]`."""
-    lm, policy = setup.lm, setup.tokens
-    rows = token_rows(
-        setup.load_split("calibrate"),
-        lm,
-        context=policy.context,
-        skip_first=policy.skip_first,
-        budget_tokens=wanted,
-        bos=policy.bos,
-    )
-    totals = {site: torch.zeros(lm.d_model, dtype=torch.float64) for site in sites}
+    totals = {site: torch.zeros(setup.lm.d_model, dtype=torch.float64) for site in sites}
     count = 0
-    for start in range(0, len(rows), policy.batch_rows):
-        tokens = lm.batch([row.ids for row in rows[start : start + policy.batch_rows]])
-        measured = tokens.measured(policy.skip_first)
-        acts = lm.forward(tokens, capture=sites, logits=False).acts
-        count += int(measured.sum())
+    for acts in stream_acts(setup.load_split("calibrate"), setup.lm, setup.tokens, sites, wanted):
+        count += len(acts[sites[0]])
         for site in sites:
-            totals[site] += acts[site][measured].double().sum(dim=0).cpu()
+            totals[site] += acts[site].double().sum(dim=0).cpu()
     return {site: total / count for site, total in totals.items()}

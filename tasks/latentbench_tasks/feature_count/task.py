@@ -21,7 +21,7 @@ import torch
 from pydantic import Field, model_validator
 
 from latentbench.adapters import Codes
-from latentbench.data import TokenRow, token_rows
+from latentbench.data import TokenRow
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher
 from latentbench_tasks._contexts import (
     Vocabulary,
@@ -106,7 +106,7 @@ class FeatureCountTask(Task):
         np.maximum.at(best, events.latent, events.strength)
         chosen = sorted(lowest, key=lambda latent: (-best[latent], latent))[: config.browsable]
         wanted = _strongest(rows, set(chosen), config.browsable_contexts, config.rule)
-        token_row = {f"{row.document}:{row.start_token}": row for row in _rows(setup, config)}
+        token_row = {f"{row.document}:{row.start_token}": row for row in setup.rows(config.budget_tokens)}
         free, vocabulary = excerpts_allowed(setup.corpus), _vocabulary(setup)
         for latent in chosen:
             contexts = []
@@ -182,21 +182,6 @@ def _rounded(values: torch.Tensor) -> list[float]:
 def _vocabulary(setup: CellSetup) -> Vocabulary:
     lm = setup.lm
     return setup.shared.once(f"vocabulary:{lm.name}", lambda: read_vocabulary(lm.tokenizer, lm.vocab_size))
-
-
-def _rows(setup: CellSetup, config: FeatureCountConfig) -> list[TokenRow]:
-    policy = setup.tokens
-    return setup.shared.once(
-        f"run:rows:{config.budget_tokens}",
-        lambda: token_rows(
-            setup.corpus,
-            setup.lm,
-            context=policy.context,
-            skip_first=policy.skip_first,
-            budget_tokens=config.budget_tokens,
-            bos=policy.bos,  # type: ignore[arg-type]
-        ),
-    )
 
 
 def _strongest(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from latentbench.adapters import Codes
-from latentbench.data import TokenRow, token_rows
+from latentbench.data import TokenRow
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher
 from latentbench.stats import generator
 from latentbench_tasks._contexts import Window, excerpts_allowed, text_item
@@ -79,7 +79,7 @@ class InterpretabilityTask(Task):
         count = min(config.latents, len(eligible))
         drawn = sorted(rng.choice(np.asarray(eligible), size=count, replace=False).tolist()) if count else []
         yield {"kind": "drawn", "id": "drawn", "eligible": len(eligible), "live": len(peaks), "drawn": drawn}
-        token_row = {f"{row.document}:{row.start_token}": row for row in _rows(setup, config)}
+        token_row = {f"{row.document}:{row.start_token}": row for row in setup.rows(config.budget_tokens)}
         by_document: dict[str, list[Item]] = defaultdict(list)
         for item in rows:
             by_document[item["document"]].append(item)
@@ -206,21 +206,6 @@ def _peaks(rows: list[Item]) -> dict[int, dict[str, tuple[float, Item, int]]]:
             if before is None or strength > before[0]:
                 peaks[latent][document] = (strength, item, column)
     return peaks
-
-
-def _rows(setup: CellSetup, config: InterpretabilityConfig) -> list[TokenRow]:
-    policy = setup.tokens
-    return setup.shared.once(
-        f"run:rows:{config.budget_tokens}",
-        lambda: token_rows(
-            setup.corpus,
-            setup.lm,
-            context=policy.context,
-            skip_first=policy.skip_first,
-            budget_tokens=config.budget_tokens,
-            bos=policy.bos,  # type: ignore[arg-type]
-        ),
-    )
 
 
 def _unscored(latents: list[Item], reason: str) -> Iterator[Item]:
