@@ -13,6 +13,7 @@ from latentbench.adapters import (
     DictionaryCard,
     InputTransform,
     RouteSae,
+    Routing,
     SaeWeights,
     SparseAutoencoder,
     TopKGate,
@@ -57,13 +58,16 @@ class Trainee(nn.Module):
             router = router / router.norm(dim=1, keepdim=True)
         self.router = nn.Parameter(router, requires_grad=spec.kind == "routesae")
 
+    @property
+    def routing(self) -> Routing:
+        """How tokens get their site, unless there is but one."""
+        return "random" if self.spec.kind == "random" else "hard"
+
     def choose(self, stacked: Tensor) -> Tensor:
         """The input of each token, `Float[Tensor, "token d"]`, from standardised `Float[Tensor, "site token d"]`."""
         if self.spec.kind == "topk":
             return stacked[-1]
-        route, probability = route_tokens(
-            stacked, self.router, self.spec.pooling, "random" if self.spec.kind == "random" else "hard"
-        )
+        route, probability = route_tokens(stacked, self.router, self.spec.pooling, self.routing)
         return stacked[route, torch.arange(len(route), device=route.device)] * probability[:, None]
 
     def forward(self, stacked: Tensor) -> tuple[Tensor, Codes]:
@@ -81,7 +85,7 @@ class Trainee(nn.Module):
     @torch.no_grad()
     def normalise_decoder(self) -> None:
         """Set every decoder row to unit norm."""
-        self.w_dec /= self.w_dec.norm(dim=1, keepdim=True)
+        self.w_dec.div_(self.w_dec.norm(dim=1, keepdim=True))
 
     def dictionary(self, card: DictionaryCard) -> Dictionary:
         """A frozen dictionary with the present weights."""
@@ -92,5 +96,4 @@ class Trainee(nn.Module):
             return SparseAutoencoder(card, weights, gate, transform)
         inner = card.model_copy(update={"reads": card.reads[:1], "writes": card.writes[:1]})
         sae = SparseAutoencoder(inner, weights, gate, transform)
-        routing = "random" if self.spec.kind == "random" else "hard"
-        return RouteSae(card, parts["router"], sae, self.spec.pooling, "corrected", routing)
+        return RouteSae(card, parts["router"], sae, self.spec.pooling, "corrected", self.routing)

@@ -7,6 +7,7 @@ published statistic, and no number depends on how tokens were batched.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -61,11 +62,11 @@ def summarise(
     return metrics, [], counts
 
 
-def _document_totals(rows: list[dict[str, Any]]) -> tuple[dict[str, int | slice], Floats]:
+def _document_totals(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], Floats]:
     """Column places by name, and `Float[unit, stat]`: the sums of each document."""
-    vectors = [name for name in ("raw_sum", "input_sum") if name in rows[0]]
+    vectors: list[str] = [name for name in ("raw_sum", "input_sum") if name in rows[0]]
     scalars = [*_SCALARS, *(n for n in rows[0] if n.startswith(("raw_", "input_")) and n not in vectors)]
-    columns: dict[str, int | slice] = {name: place for place, name in enumerate(scalars)}
+    columns: dict[str, Any] = {name: place for place, name in enumerate(scalars)}
     width = len(scalars)
     for name in vectors:
         columns[name] = slice(width, width + len(rows[0][name]))
@@ -119,7 +120,7 @@ def _definitions(columns: dict[str, Any]) -> list[_Definition]:
         made += [
             _Definition(
                 "explained_variance" if space == "raw" else f"explained_variance_{space}",
-                lambda t, s=space: 1 - _divide(t[:, columns[f"{s}_error"]], _variance(t, columns, s)),
+                partial(_explained, columns, space),
                 "share", "higher",
                 f"1 - squared error / squared distance from the mean activation of these tokens, {words}",
                 space == "raw",
@@ -139,6 +140,10 @@ def _definitions(columns: dict[str, Any]) -> list[_Definition]:
             ),
         ]  # fmt: skip
     return made
+
+
+def _explained(columns: dict[str, Any], space: str, totals: Floats) -> Floats:
+    return 1 - _divide(totals[:, columns[f"{space}_error"]], _variance(totals, columns, space))
 
 
 def _variance(totals: Floats, columns: dict[str, Any], space: str) -> Floats:
@@ -173,7 +178,7 @@ def _latent_metrics(
     n_latents = rows[0]["n_latents"]
     names = {name: place for place, name in enumerate(dict.fromkeys(item["document"] for item in rows))}
     active = np.zeros(n_latents, dtype=np.int64)
-    pairs = set()
+    pairs: set[tuple[int, int]] = set()
     for item in rows:
         active[item["latents"]] += np.asarray(item["active"], dtype=np.int64)
         pairs.update((names[item["document"]], latent) for latent in item["latents"])

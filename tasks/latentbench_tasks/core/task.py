@@ -122,7 +122,7 @@ class _CoreWatcher(Watcher):
         """Losses with the written positions set to zero or to the site's mean; shared where the masks are."""
 
         def run() -> _Losses:
-            edits = [
+            edits: list[Edit] = [
                 MapActivation(site, _fill(value(site)), mask, skip_first=0) for site, mask in masks.items()
             ]
             return _pass(batch, clean, edits)
@@ -137,7 +137,8 @@ class _CoreWatcher(Watcher):
         setup, wanted = self._setup, self._config.calibration_tokens
         sites = sorted({*setup.dictionary.writes})
         key = f"core:mean:{wanted}:{','.join(map(str, sites))}"
-        return setup.shared.once(key, lambda: _mean_activations(setup, sites, wanted))[site]
+        means = setup.shared.once(key, lambda: _mean_activations(setup, sites, wanted))
+        return means[site]
 
 
 def _fill(vector: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
@@ -244,7 +245,7 @@ def _row_sums(values: Tensor, rows: Tensor, n_rows: int) -> Tensor:
     return values.new_zeros((n_rows, *values.shape[1:])).index_add_(0, rows, values)
 
 
-def _mean_activations(setup: CellSetup, sites: list[Site], wanted: int) -> dict[Site, Any]:
+def _mean_activations(setup: CellSetup, sites: list[Site], wanted: int) -> dict[Site, Tensor]:
     """Mean activation of each site over calibration tokens, `Float64[Tensor, "d"]`."""
     totals = {site: torch.zeros(setup.lm.d_model, dtype=torch.float64) for site in sites}
     count = 0

@@ -84,7 +84,8 @@ class _Groups(NamedTuple):
     document: Ints
     pair: Ints
     """Place of the (latent, class) pair."""
-    count: Ints
+    hits: Ints
+    """Events of it that count."""
     latent_of_pair: Ints
 
 
@@ -103,7 +104,7 @@ def _kept(groups: _Groups, chosen: NDArray[np.bool_], rule: Rule, n_latents: int
     """`Bool[latent]`: which latents the rule keeps on the chosen documents."""
     inside = chosen[groups.document]
     per_pair = np.bincount(
-        groups.pair[inside], weights=groups.count[inside], minlength=len(groups.latent_of_pair)
+        groups.pair[inside], weights=groups.hits[inside], minlength=len(groups.latent_of_pair)
     )
     contexts = np.bincount(
         groups.latent_of_pair, weights=np.minimum(per_pair, rule.per_class), minlength=n_latents

@@ -100,7 +100,8 @@ def summarise(
         rng: not used; means over latents have a t interval.
     """
     ok = [judgement for judgement in judgements if judgement["status"] == "ok"]
-    drawn = next((item for item in items if item["kind"] == "drawn"), {"drawn": [], "eligible": 0, "live": 0})
+    nothing: dict[str, Any] = {"drawn": [], "eligible": 0, "live": 0}
+    drawn: Mapping[str, Any] = next((item for item in items if item["kind"] == "drawn"), nothing)
     why = f"{len(ok)} of {len(drawn['drawn'])} drawn latents could be scored"
     metrics = [
         _mean_metric(
