@@ -108,6 +108,7 @@ def test_interval_stays_between_zero_and_the_maximum() -> None:
     estimate = subsample_count(4, count, generator("cut"), maximum=3)
     assert estimate.value == 3.0
     assert estimate.low is not None
+    assert estimate.high is not None
     assert 0 <= estimate.low <= estimate.high <= 3
 
 
