@@ -17,7 +17,7 @@ __all__ = ["show"]
 
 
 @click.command()
-@click.argument("results", type=click.Path(path_type=Path))
+@click.argument("results", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("key", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every metric, not only the headline ones.")
 @click.option("--json", "as_json", is_flag=True, help="The whole records as JSON.")

@@ -12,7 +12,7 @@ __all__ = ["status"]
 
 
 @click.command()
-@click.argument("results", type=click.Path(path_type=Path))
+@click.argument("results", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(results: Path, as_json: bool) -> int:
     """Show how far the cells of a RESULTS folder are. Exit code 1 if a cell failed."""
