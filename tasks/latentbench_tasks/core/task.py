@@ -154,7 +154,7 @@ def _clean(batch: WatchedBatch) -> _Clean:
     scored[:, :-1] &= batch.tokens.real[:, 1:]
     scored[:, -1] = False
     targets = batch.tokens.ids.roll(-1, dims=1)[scored]
-    logits = batch.logits[scored].float()
+    logits = _wide(batch.logits[scored])
     total = logits.logsumexp(dim=1)
     return _Clean(scored, logits, (logits - total[:, None]).exp_(), total, targets)
 
@@ -180,12 +180,17 @@ def _losses(logits: Tensor, clean: _Clean) -> _Losses:
     ce, kl = [], []
     for start in range(0, len(places), _CHUNK):
         part = slice(start, start + _CHUNK)
-        here = flat[places[part]].float()
+        here = _wide(flat[places[part]])
         total = here.logsumexp(dim=1)
         ce.append(total - here.gather(1, clean.targets[part, None])[:, 0])
         moved = (here.sub_(clean.logits[part]).mul_(clean.probabilities[part])).sum(dim=1)
         kl.append((total - clean.log_total[part] - moved).clamp(min=0))
     return _Losses(torch.cat(ce), torch.cat(kl))
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """At least float32: sums over a vocabulary are not for half precision."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _errors(space: str, pair: Reconstruction) -> dict[str, Tensor]:

@@ -22,6 +22,8 @@ __all__ = ["ScorerOptions", "TextScorer", "area_under_curve", "fit_scorer", "win
 
 _FIT_SHARE = 0.6
 """Share of the documents, by hash, that a classifier learns from; the rest measures it."""
+_NEUTRAL_SHARE = 1 / 3
+"""Weight of the neutral texts among the negatives."""
 _FEWEST = 12
 """Fewest held-out documents on each side for a classifier to be trusted."""
 _DRAWS = 500
@@ -106,7 +108,8 @@ def fit_scorer(texts: ConceptTexts, neutral: Sequence[str], options: ScorerOptio
                 document.text, options.words, options.per_document if learns else 1, rng, concept.phrase
             )
             (fit if learns else held_out).extend((window, label) for window in drawn)
-    fit += [(text, 0) for text in neutral if _is_learnt(text)]
+    learnt = [text for text in neutral if _is_learnt(text)]
+    fit += [(text, 0) for text in learnt]
     held_out_neutral = [text for text in neutral if not _is_learnt(text)]
     item: dict[str, Any] = {
         "kind": "scorer",
@@ -121,7 +124,7 @@ def fit_scorer(texts: ConceptTexts, neutral: Sequence[str], options: ScorerOptio
             f"{sides[1]} positive and {sides[0]} negative held-out documents; {_FEWEST} of each are needed"
         )
         return TextScorer(concept, None, {**item, "kept": False, "reason": reason})
-    model = _pipeline().fit([text for text, _ in fit], [label for _, label in fit])
+    model = _fitted([text for text, _ in fit], np.array([label for _, label in fit]), len(learnt))
     scorer = TextScorer(concept, model, item)
     probabilities = np.array(scorer.probabilities([text for text, _ in held_out]))
     labels = np.array([label for _, label in held_out], dtype=np.int64)
@@ -145,7 +148,11 @@ def area_under_curve(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> 
     return (ranks - positives * (positives + 1) / 2) / (positives * negatives)
 
 
-def _pipeline() -> Any:
+def _fitted(texts: Sequence[str], labels: NDArray[np.int64], n_neutral: int) -> Any:
+    """A scikit-learn pipeline fitted on these texts, of which the last `n_neutral` are neutral.
+
+    Both classes weigh the same, and neutral texts, which are few, weigh `_NEUTRAL_SHARE` of the negatives.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline, make_union
@@ -153,8 +160,12 @@ def _pipeline() -> Any:
     words = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True)
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), min_df=2, sublinear_tf=True)
     # C = 10 because TF-IDF rows have norm 1: the default of 1 leaves probabilities near a half.
-    regression = LogisticRegression(C=10.0, class_weight="balanced", max_iter=500)
-    return make_pipeline(make_union(words, characters), regression)
+    pipeline = make_pipeline(make_union(words, characters), LogisticRegression(C=10.0, max_iter=500))
+    group = np.where(labels == 1, 0, 1)
+    group[len(labels) - n_neutral :] = 2
+    shares = np.array([0.5, 0.5, 0.0] if n_neutral == 0 else [0.5, 0.5 * (1 - _NEUTRAL_SHARE), 0.5 * _NEUTRAL_SHARE])
+    weights = (shares / np.maximum(np.bincount(group, minlength=3), 1))[group] * len(labels)
+    return pipeline.fit(texts, labels, logisticregression__sample_weight=weights)
 
 
 def _quality(
