@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from latentbench.errors import UserError
-from latentbench.run._suite import DictionarySpec, Suite, TaskSpec, load_suite
+from latentbench.run._suite import Suite, checked_suite, load_suite
 
 __all__ = ["Chosen", "suite_options"]
 
@@ -32,31 +32,22 @@ class Chosen(NamedTuple):
         Raises:
             UserError: there is neither a suite nor enough options for one.
         """
-        if self.suite is not None:
-            base = load_suite(self.suite)
-        elif self.lm and self.dictionaries and self.tasks:
-            base = Suite(
-                name="command-line",
-                lm=self.lm,
-                dictionaries=tuple(DictionarySpec(source=source) for source in self.dictionaries),
-                tasks=tuple(TaskSpec(name=name) for name in self.tasks),
-            )
-        else:
+        if self.suite is None and not (self.lm and self.dictionaries and self.tasks):
             raise UserError("name a suite (`latentbench ls suites`), or give all of --lm, --dict and --task")
-        changes: dict[str, Any] = {}
-        if self.suite is not None and self.lm:
-            changes["lm"] = self.lm
-        if self.suite is not None and self.dictionaries:
-            changes["dictionaries"] = tuple(DictionarySpec(source=source) for source in self.dictionaries)
-        if self.suite is not None and self.tasks:
-            known = {task.name: task for task in base.tasks}
-            changes["tasks"] = tuple(known.get(name, TaskSpec(name=name)) for name in self.tasks)
-        changes |= {
-            key: value
-            for key, value in (("judge", self.judge), ("target_l0", self.target_l0), ("dtype", self.dtype))
-            if value is not None
+        base: dict[str, Any] = {"name": "command-line"}
+        if self.suite is not None:
+            base = load_suite(self.suite).model_dump()
+        known = {task["name"]: task for task in base.get("tasks", ())}
+        given = {
+            "lm": self.lm,
+            "dictionaries": [{"source": source} for source in self.dictionaries],
+            "tasks": [known.get(name, {"name": name}) for name in self.tasks],
+            "judge": self.judge,
+            "target_l0": self.target_l0,
+            "dtype": self.dtype,
         }
-        return base.model_copy(update=changes)
+        changes = {key: value for key, value in given.items() if value}
+        return checked_suite({**base, **changes}, "options")
 
 
 def suite_options(command: F) -> F:

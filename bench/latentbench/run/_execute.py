@@ -14,7 +14,7 @@ from latentbench.identity import sha256_json
 from latentbench.run._events import Event, Listener, silent
 from latentbench.run._pass import Fed, run_pass
 from latentbench.run._plan import Cell, Plan
-from latentbench.run._task import CellSetup, Item, Shared, Watcher
+from latentbench.run._task import CellSetup, Item, Shared
 from latentbench.stats import generator
 from latentbench.store import CellWriter, ErrorRecord, ResultsFolder, RunRecord, provenance, utc_now
 
@@ -41,7 +41,7 @@ class _Open:
     def store(self, items: Iterable[Item]) -> None:
         """Append items that are not stored yet; texts go to a file of their own that is never published."""
         for item in items:
-            named = {"id": sha256_json(item)[:16], **item}
+            named = item if "id" in item else {"id": sha256_json(item)[:16], **item}
             if named["kind"] == "text":
                 self._store_text(named)
             elif (named["kind"], named["id"]) not in self.known():
@@ -140,20 +140,17 @@ def _progress(listener: Listener, what: str, done: int, total: int) -> None:
 
 def _watch(plan: Plan, opened: Sequence[_Open], listener: Listener) -> None:
     """One shared pass per stream."""
-    streams: dict[str, list[tuple[_Open, Watcher]]] = {}
+    streams: dict[str, list[tuple[_Open, Fed]]] = {}
     for one in opened:
-        watcher = _attempt(one, partial(one.cell.task.watcher, one.setup))
-        if watcher is not None:
-            streams.setdefault(watcher.stream(), []).append((one, watcher))
+        feed: Fed | None = _attempt(one, partial(_fed, one))
+        if feed is not None:
+            streams.setdefault(feed.watcher.stream(), []).append((one, feed))
     for stream, watching in streams.items():
-        fed = [_fed(one, watcher) for one, watcher in watching]
-        for (one, _), feed in zip(watching, fed, strict=True):
-            feed.failed = one.error is not None
         try:
             run_pass(
                 plan.lm,
                 plan.policy,
-                fed,
+                [feed for _, feed in watching],
                 partial(_progress, listener, f"watching {stream}"),
             )
         except Exception as error:  # noqa: BLE001 - the model failed: every cell of the pass records that
@@ -161,7 +158,10 @@ def _watch(plan: Plan, opened: Sequence[_Open], listener: Listener) -> None:
                 one.error = one.error or error
 
 
-def _fed(one: _Open, watcher: Watcher) -> Fed:
+def _fed(one: _Open) -> Fed | None:
+    watcher = one.cell.task.watcher(one.setup)
+    if watcher is None:
+        return None
     rows = watcher.rows()
     if rows is None:
         rows = one.setup.rows(watcher.budget_tokens)

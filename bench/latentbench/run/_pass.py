@@ -30,7 +30,7 @@ class Fed:
     take: Callable[[list[Item]], None]
     """Stores the items of a batch; each carries an `id` by now."""
     fail: Callable[[Exception], None]
-    """Called when the watcher raises; it is fed no more."""
+    """Called when the watcher raises or its items can't be stored; it is fed no more."""
     failed: bool = field(default=False)
     """Whether it did."""
 
@@ -117,11 +117,10 @@ def _feed(lm: LM, policy: TokenPolicy, index: int, rows: list[TokenRow], active:
                 flat = {site: batch.flat(site) for site in one.dictionary.reads}
                 codes[id(one.dictionary)] = one.dictionary.encode(flat)
             items = one.watcher.watch(batch, codes[id(one.dictionary)])
+            one.take([_named(item, rows) for item in items])  # within: an item with NaN can't be stored
         except Exception as error:  # noqa: BLE001 - a failing cell is recorded, and the others go on
             one.failed = True
             one.fail(error)
-            continue
-        one.take([_named(item, rows) for item in items])
 
 
 def _named(item: Item, rows: Sequence[TokenRow]) -> Item:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from latentbench.errors import UserError, nearest, unknown_name
 
-__all__ = ["DictionarySpec", "Suite", "TaskSpec", "TokenSpec", "load_suite", "shipped_suites"]
+__all__ = ["DictionarySpec", "Suite", "TaskSpec", "TokenSpec", "checked_suite", "load_suite", "shipped_suites"]
 
 
 class _Part(BaseModel):
@@ -109,16 +110,32 @@ def load_suite(source: str | Path) -> Suite:
     if not path.is_file():
         raise unknown_name("suite", str(source), shipped_suites(), hint="Or give the path of a TOML file.")
     try:
-        return Suite.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"suite {path.name} is not TOML: {error}") from error
+    return checked_suite(content, f"suite {path.name}")
+
+
+def checked_suite(content: Mapping[str, Any], what: str) -> Suite:
+    """A suite from its keys.
+
+    Args:
+        content: the keys of a suite.
+        what: what the error calls it.
+
+    Raises:
+        UserError: something in it is wrong; the first wrong key is named.
+    """
+    try:
+        return Suite.model_validate(content)
     except ValidationError as error:
-        raise UserError(f"suite {path.name}: {_first(error)}") from error
+        raise UserError(f"{what}: {_first(error)}") from error
 
 
 def _first(error: ValidationError) -> str:
     """The first thing wrong, in one line, with the nearest known key if one is misspelt."""
-    first = error.errors()[0]
+    # A misspelt key explains the missing one beside it.
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     where = ".".join(map(str, first["loc"])) or "the file"
     if first["type"] != "extra_forbidden":
         return f"{where}: {first['msg']}"

@@ -105,7 +105,8 @@ def load_recipe(source: str) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"recipe {path.name} is not TOML: {error}") from error
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key also shows up as the missing one; the misspelling is what has to be told.
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         where = ".".join(map(str, first["loc"])) or "the file"
         hint = ""
         if first["type"] == "extra_forbidden":

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from latentbench.adapters import DictionaryCard, InputTransform, routed_sites
 from latentbench.adapters.formats.native import save_dictionary
-from latentbench.data import Corpus, TokenRow, token_rows
+from latentbench.data import Corpus, TokenRow, measured_tokens, token_rows
 from latentbench.errors import UserError
 from latentbench.identity import sha256_json
 from latentbench.lm import LM, Site
@@ -81,6 +81,12 @@ def train(
     rows = token_rows(
         corpus, lm, context=recipe.context, skip_first=recipe.skip_first, budget_tokens=recipe.tokens
     )
+    found = measured_tokens(rows, recipe.skip_first)
+    if found < recipe.tokens:
+        raise UserError(
+            f"recipe {recipe.name!r} asks for {recipe.tokens:,} tokens, but the train split of {corpus.name!r} "
+            f"held only {found:,}: ask for fewer or add texts"
+        )
     run = _start(recipe, lm.d_model, sites, torch.device(device))
     key = sha256_json(
         {"recipe": recipe.model_dump(mode="json"), "corpus": corpus.sha256, "lm": lm.identity()}
@@ -94,11 +100,6 @@ def train(
         progress(run.tokens, recipe.tokens, losses)
         if number % checkpoint_blocks == 0:
             _checkpoint(run, out, key)
-    if run.tokens < recipe.tokens:
-        raise UserError(
-            f"recipe {recipe.name!r} asks for {recipe.tokens:,} tokens, but the train split of {corpus.name!r} held "
-            f"only {run.tokens:,}: ask for fewer or add texts"
-        )
     return _finish(run, lm, corpus, held_out, recipe, out, sites)
 
 

@@ -22,8 +22,11 @@ from latentbench_tasks.core.metrics import summarise
 
 __all__ = ["CoreConfig", "CoreTask"]
 
-_CHUNK = 256
-"""Scored tokens whose vocabulary-sized temporaries exist at once."""
+_CHUNKS = {"cpu": 32}
+"""Scored tokens whose vocabulary-sized temporaries exist at once, by device: few enough to stay in the CPU's
+caches and to reuse their memory."""
+_CHUNK = 512
+"""The same on any other device."""
 
 
 class CoreConfig(TaskConfig):
@@ -97,7 +100,7 @@ class _CoreWatcher(Watcher):
         masks = written_masks(dictionary, codes, batch.measured)
         spliced = _pass(batch, clean, splice_edits(dictionary, codes, batch.measured))
         zero = self._ablated(batch, clean, masks, "zero", lambda _site: None)
-        mean = self._ablated(batch, clean, masks, "mean", self._mean)
+        mean = self._ablated(batch, clean, masks, f"mean:{self._config.calibration_tokens}", self._mean)
         clean_ce = clean.log_total - clean.logits.gather(1, clean.targets[:, None])[:, 0]
         per_token = {"l0": codes.counts().double()}
         for space, pair in dictionary.reconstructions(batch.flat_acts(), codes).items():
@@ -177,9 +180,10 @@ def _losses(logits: Tensor, clean: _Clean) -> _Losses:
     """
     flat = logits.flatten(0, 1)
     places = clean.scored.flatten().nonzero()[:, 0]
+    size = _CHUNKS.get(flat.device.type, _CHUNK)
     ce, kl = [], []
-    for start in range(0, len(places), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for start in range(0, len(places), size):
+        part = slice(start, start + size)
         here = _wide(flat[places[part]])
         total = here.logsumexp(dim=1)
         ce.append(total - here.gather(1, clean.targets[part, None])[:, 0])

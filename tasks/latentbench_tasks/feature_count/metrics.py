@@ -50,8 +50,8 @@ class Events(NamedTuple):
     """Width of the dictionary."""
 
 
-def read_events(rows: Sequence[dict[str, Any]]) -> Events:
-    """The events of row items, in an order that does not depend on how rows were batched."""
+def read_events(rows: Sequence[dict[str, Any]], threshold: float = 0.0) -> Events:
+    """The events of row items above a threshold, in an order that does not depend on how rows were batched."""
     rows = sorted(rows, key=lambda item: (item["document"], item["start_token"]))
     places: dict[str, int] = {}
     documents, latents, classes, strengths = [], [], [], []
@@ -67,12 +67,13 @@ def read_events(rows: Sequence[dict[str, Any]]) -> Events:
         latents.append(np.repeat(np.asarray(item["latents"], dtype=np.int64), lengths))
         classes.append(np.asarray(item["classes"], dtype=np.int64)[columns])
         strengths.append(np.asarray([s for ss in item["strengths"] for s in ss], dtype=np.float64))
-    empty = np.empty(0, dtype=np.int64)
+    strength = np.concatenate([*strengths, np.empty(0)])
+    above, empty = strength > threshold, np.empty(0, dtype=np.int64)
     return Events(
-        np.concatenate([*documents, empty]).astype(np.int64),
-        np.concatenate([*latents, empty]),
-        np.concatenate([*classes, empty]),
-        np.concatenate([*strengths, np.empty(0)]),
+        np.concatenate([*documents, empty])[above].astype(np.int64),
+        np.concatenate([*latents, empty])[above],
+        np.concatenate([*classes, empty])[above],
+        strength[above],
         np.asarray(sizes, dtype=np.int64),
         rows[0]["n_latents"] if rows else 0,
     )
@@ -116,10 +117,20 @@ def _kept(groups: _Groups, chosen: NDArray[np.bool_], rule: Rule, n_latents: int
     return kept
 
 
-def kept_latents(events: Events, threshold: float, rule: Rule) -> Ints:
-    """The latents kept on all documents, ascending."""
-    groups = _groups(events, threshold, rule)
-    return np.flatnonzero(_kept(groups, np.ones(len(events.sizes), dtype=bool), rule, events.n_latents))
+def kept_latents(
+    events: Events, threshold: float, rule: Rule, documents: NDArray[np.bool_] | None = None
+) -> Ints:
+    """The latents kept on some documents, ascending.
+
+    Args:
+        events: see `read_events`.
+        threshold: on the paper's scale (d = 2,048); an event lies strictly above it.
+        rule: constants of the count.
+        documents: `Bool[document]`, which ones to count on; None takes all.
+    """
+    if documents is None:
+        documents = np.ones(len(events.sizes), dtype=bool)
+    return np.flatnonzero(_kept(_groups(events, threshold, rule), documents, rule, events.n_latents))
 
 
 def summarise(
@@ -138,7 +149,7 @@ def summarise(
         rule: constants of the count.
         rng: source of the subsamples.
     """
-    events = read_events(rows)
+    events = read_events(rows, min(thresholds))
     tokens, documents = int(events.sizes.sum()), len(events.sizes)
     metrics, curves = [], []
     for threshold in thresholds:

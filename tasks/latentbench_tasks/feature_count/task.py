@@ -5,30 +5,35 @@ have. An event is a token on which a latent's strength is above a threshold. Str
 relative to the token (`Dictionary.relative_values`) times sqrt(2048), so the paper's thresholds 10, 15 and 20 mean
 the same at every width and for dictionaries on raw activations.
 
-The presets: `paper` keeps latents with at least 4 contexts (the text); `code` with at least 5 and at most 32 token
-classes (the code); `corrected` is `code` with at most one context per document and class, because a document that
-repeats itself is no evidence that a latent fires elsewhere.
+Presets of the constants: `paper` keeps latents with at least 4 contexts (the text); `code` with at least 5 and at
+most 32 token classes (the code); `corrected`, the default, is `code` with at most one context per document and
+class, because a document that repeats itself is no evidence that a latent fires elsewhere.
+
+Items hold every token a latent is active on, in rows where it has an event, so contexts are shown with all their
+activations and nothing is run again. The first `skip_first` tokens of a row are not encoded, so an attention sink or
+BOS token gives no events (the original counts them).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
 
 from latentbench.adapters import Codes
-from latentbench.data import TokenRow
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher
 from latentbench_tasks._contexts import (
     Vocabulary,
     excerpts_allowed,
     read_vocabulary,
+    rows_by_id,
     sentence_window,
-    text_item,
+    shortened,
+    text_and_context,
 )
 from latentbench_tasks.feature_count.metrics import Rule, kept_latents, read_events, summarise
 
@@ -46,7 +51,9 @@ class FeatureCountConfig(TaskConfig):
 
     budget_tokens: int = Field(default=30_000, gt=0)
     """Measured tokens of the test split. (The paper watched 10 million.)"""
-    thresholds: tuple[float, ...] = (7.5, 10.0, 15.0, 20.0)
+    thresholds: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(7.5, 10.0, 15.0, 20.0), min_length=1
+    )
     """On the scale of d = 2,048. The paper uses 10, 15 and 20; small budgets need a lower one to tell dictionaries
     apart."""
     headline: float = 10.0
@@ -61,7 +68,7 @@ class FeatureCountConfig(TaskConfig):
     per_class: int = Field(default=2, gt=0)
     """Contexts of one token class that count."""
     longest_context: int = Field(default=64, ge=2)
-    """Tokens of a context, at most."""
+    """Tokens of a sentence that is shown whole, at most; of a longer one, half as many on either side."""
     browsable: int = Field(default=200, ge=0)
     """Kept latents, the strongest first, whose contexts are stored for browsing."""
     browsable_contexts: int = Field(default=8, gt=0)
@@ -71,6 +78,8 @@ class FeatureCountConfig(TaskConfig):
     def _known(self) -> FeatureCountConfig:
         if self.headline not in self.thresholds:
             raise ValueError(f"headline = {self.headline} is not among the thresholds {self.thresholds}")
+        if len(set(self.thresholds)) < len(self.thresholds):
+            raise ValueError(f"thresholds = {self.thresholds} names one twice")
         return self
 
     @property
@@ -99,23 +108,33 @@ class FeatureCountTask(Task):
         config, rows = self.config, [item for item in items if item["kind"] == "row"]
         if not rows or not config.browsable:
             return
-        events = read_events(rows)
+        lowest = min(config.thresholds)
+        events = read_events(rows, lowest)
         kept = {t: set(kept_latents(events, t, config.rule).tolist()) for t in config.thresholds}
-        lowest = sorted(kept[min(config.thresholds)])
         best = np.zeros(events.n_latents)
         np.maximum.at(best, events.latent, events.strength)
-        chosen = sorted(lowest, key=lambda latent: (-best[latent], latent))[: config.browsable]
-        wanted = _strongest(rows, set(chosen), config.browsable_contexts, config.rule)
-        token_row = {f"{row.document}:{row.start_token}": row for row in setup.rows(config.budget_tokens)}
+        somewhere = set[int]().union(*kept.values())
+        chosen = sorted(somewhere, key=lambda latent: (-best[latent], latent))[: config.browsable]
+        wanted = _strongest(rows, set(chosen), lowest, config.browsable_contexts, config.rule)
+        token_row = rows_by_id(setup, config.budget_tokens)
         free, vocabulary = excerpts_allowed(setup.corpus), _vocabulary(setup)
         for latent in chosen:
             contexts = []
             for item, column, strengths in wanted[latent]:
                 row = token_row[item["id"]]
-                window = sentence_window(row.ids, column, vocabulary.ends, config.longest_context)
-                text = text_item(setup.lm.tokenizer, row, window, column, strengths, latent)
+                window = sentence_window(row.ids, column, vocabulary, config.longest_context, row.special)
+                text, context = text_and_context(
+                    setup.lm.tokenizer, row, window, column, strengths, latent, row.document in free
+                )
                 yield text
-                contexts.append(_context(text, row, column, strengths[column], setup, row.document in free))
+                word = text["tokens"][text["activated"]].strip().lower()
+                contexts.append(
+                    context
+                    | {
+                        "token_class": word if row.document in free else "",
+                        "activation": strengths[column],
+                    }
+                )
             yield {
                 "kind": "latent",
                 "id": str(latent),
@@ -140,20 +159,20 @@ class _EventWatcher(Watcher):
     def __init__(self, vocabulary: Vocabulary, config: FeatureCountConfig) -> None:
         self.budget_tokens = config.budget_tokens
         self._classes = torch.tensor(vocabulary.classes)
-        self._lowest = min(config.thresholds)
+        self._thresholds = config.thresholds
 
     def watch(self, batch: WatchedBatch, codes: Codes) -> list[Item]:
         """For every row the latents with an event, and all tokens they are active on."""
-        relative = batch.dictionary.relative_values(batch.flat_acts(), codes).float().cpu()
+        relative = batch.dictionary.relative_values(batch.flat_acts(), codes).double().cpu()
         strength = relative * math.sqrt(2048)
         token = codes.rows().cpu()
         row, column = batch.token_rows().cpu()[token], batch.token_columns().cpu()[token]
         key = row * codes.n_latents + codes.latents.cpu()
-        eventful = torch.unique(key[strength > self._lowest])
+        eventful = torch.unique(key[strength > min(self._thresholds)])
         keep = torch.isin(key, eventful) & (strength > 0)
         key, column, strength = key[keep], column[keep], strength[keep]
         order = torch.argsort(key * batch.tokens.ids.shape[1] + column)
-        columns, strengths = column[order].tolist(), _rounded(strength[order])
+        columns, strengths = column[order].tolist(), self._shortened(strength[order])
         ends = torch.bincount(torch.searchsorted(eventful, key), minlength=len(eventful)).cumsum(0).tolist()
         edges = torch.searchsorted(eventful, torch.arange(len(batch.rows) + 1) * codes.n_latents).tolist()
         spans = list(zip([0, *ends[:-1]], ends, strict=True)) if ends else []
@@ -173,10 +192,13 @@ class _EventWatcher(Watcher):
             for place in range(len(batch.rows))
         ]
 
-
-def _rounded(values: torch.Tensor) -> list[float]:
-    """Four significant digits, as Python floats: enough for a threshold, a quarter of the file."""
-    return [float(f"{value:.4g}") for value in values.tolist()]
+    def _shortened(self, strengths: torch.Tensor) -> list[float]:
+        """Four digits for events, two for the tokens around them, which are only shown."""
+        exact = strengths.numpy()
+        event = exact > min(self._thresholds)
+        four = shortened(exact, 4, self._thresholds)
+        short: list[float] = np.where(event, four, shortened(exact, 2, self._thresholds)).tolist()
+        return short
 
 
 def _vocabulary(setup: CellSetup) -> Vocabulary:
@@ -185,7 +207,7 @@ def _vocabulary(setup: CellSetup) -> Vocabulary:
 
 
 def _strongest(
-    rows: list[Item], chosen: set[int], limit: int, rule: Rule
+    rows: list[Item], chosen: set[int], threshold: float, limit: int, rule: Rule
 ) -> dict[int, list[tuple[Item, int, dict[int, float]]]]:
     """The strongest contexts of each chosen latent that the rule counts: (row item, column, strengths by column)."""
     found: dict[int, list[tuple[float, Item, int, dict[int, float]]]] = {latent: [] for latent in chosen}
@@ -196,7 +218,9 @@ def _strongest(
             if latent in chosen:
                 by_column = dict(zip(columns, strengths, strict=True))
                 found[latent] += [
-                    (strength, item, column, by_column) for column, strength in by_column.items()
+                    (strength, item, column, by_column)
+                    for column, strength in by_column.items()
+                    if strength > threshold
                 ]
     result: dict[int, list[tuple[Item, int, dict[int, float]]]] = {}
     for latent, events in found.items():
@@ -210,19 +234,3 @@ def _strongest(
                 taken.append((item, column, by_column))
         result[latent] = taken
     return result
-
-
-def _context(
-    text: dict[str, Any], row: TokenRow, column: int, strength: float, setup: CellSetup, free: bool
-) -> dict[str, Any]:
-    shown = {key: text[key] for key in ("tokens", "activations", "activated")}
-    return {
-        "document": row.document,
-        "source": row.source,
-        "start": text["start"],
-        "end": text["end"],
-        "activated": text["activated"],
-        "token_class": setup.lm.tokenizer.decode([row.ids[column]]).strip().lower() if free else "",
-        "activation": strength,
-        "excerpt": shown if free else None,
-    }

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import mannwhitneyu
 
-from latentbench.stats import mean, unscored
+from latentbench.stats import Estimate, mean, unscored, wilson
 from latentbench.store import Curve, Metric
 
-__all__ = ["auroc", "score_latents", "summarise"]
+__all__ = ["SIGNIFICANT", "auroc", "score_latents", "summarise"]
 
 Floats = NDArray[np.float64]
+SIGNIFICANT = 0.05
+"""Largest one-sided Mann-Whitney p-value at which a latent's contexts count as told apart."""
 _MIN_CONTEXTS = 2
 """Contexts of each kind that a half needs for a score."""
+_MIN_LATENTS = 2
+"""Scored latents that a mean needs."""
 
 
 def auroc(positives: Floats, negatives: Floats) -> float:
@@ -26,12 +31,14 @@ def auroc(positives: Floats, negatives: Floats) -> float:
 
 
 def score_latents(
-    latents: Sequence[Mapping[str, Any]], vectors: Mapping[str, NDArray[np.float32]], rng: np.random.Generator
+    latents: Sequence[Mapping[str, Any]],
+    vectors: Mapping[str, NDArray[np.float32]],
+    rng: np.random.Generator,
 ) -> Iterator[dict[str, Any]]:
     """A judgement for each latent.
 
-    Similarity is the cosine with the mean of a latent's training contexts. The shuffled control takes the mean of
-    another scored latent's, so whatever separates test contexts without regard to the latent shows up there.
+    Similarity is the scalar product with the mean of a latent's training contexts. The shuffled control takes the
+    mean of another scored latent's, so whatever separates test contexts without regard to the latent shows up there.
 
     Args:
         latents: items with `positives` and `negatives`, each context with `text` and `split`.
@@ -54,6 +61,7 @@ def score_latents(
             "status": "ok",
             "reason": None,
             "score": auroc(positives, negatives),
+            "p_value": float(mannwhitneyu(positives, negatives, alternative="greater").pvalue),
             "balanced_accuracy": _balanced_accuracy(half, centre),
             "shuffled": auroc(half["test_positives"] @ other, half["test_negatives"] @ other)
             if shift
@@ -85,8 +93,19 @@ def _balanced_accuracy(half: dict[str, Floats], centre: Floats) -> float:
 
 def _shortage(half: Mapping[str, Floats]) -> str:
     few = min(half, key=lambda name: len(half[name]))
-    kind = "documents without the latent" if "negatives" in few else "documents with the latent"
-    return f"only {len(half[few])} contexts in half {few!r}: too few {kind} among the watched ones"
+    split, kind = few.split("_")
+    words = "documents without the latent" if kind == "negatives" else "documents with the latent"
+    return f"too few {words} among the watched ones: {len(half[few])} in the {split} half"
+
+
+class _Definition(NamedTuple):
+    name: str
+    values: list[float]
+    unit: str
+    direction: Literal["higher", "lower", "none"]
+    note: str
+    share: bool = False
+    """Whether the values are 0 or 1 and their mean is a proportion."""
 
 
 def summarise(
@@ -100,25 +119,10 @@ def summarise(
         rng: not used; means over latents have a t interval.
     """
     ok = [judgement for judgement in judgements if judgement["status"] == "ok"]
-    nothing: dict[str, Any] = {"drawn": [], "eligible": 0, "live": 0}
-    drawn: Mapping[str, Any] = next((item for item in items if item["kind"] == "drawn"), nothing)
-    why = f"{len(ok)} of {len(drawn['drawn'])} drawn latents could be scored"
-    metrics = [
-        _mean_metric(
-            "auroc", [j["score"] for j in ok], why, "AUROC", headline=True,
-            note="similarity to a latent's training contexts separates its other contexts from contexts without it; "
-            "chance is 0.5; interval over latents, which holds the judge's noise on them but not another judge's",
-        ),
-        _mean_metric(
-            "balanced_accuracy", [j["balanced_accuracy"] for j in ok], why, "share",
-            note="the same at a threshold set on training contexts; chance is 0.5",
-        ),
-        _mean_metric(
-            "auroc_shuffled", [j["shuffled"] for j in ok if j["shuffled"] is not None], why, "AUROC", direction="none",
-            note="control: similarity to another latent's training contexts; near 0.5 unless contexts give themselves "
-            "away without regard to the latent",
-        ),
-    ]  # fmt: skip
+    nothing: Mapping[str, Any] = {"asked": 0, "drawn": [], "eligible": 0, "live": 0}
+    drawn = next((item for item in items if item["kind"] == "drawn"), nothing)
+    which = _which(drawn, len(ok))
+    metrics = [_metric(definition, which) for definition in _definitions(ok)]
     share = (drawn["eligible"] / drawn["live"]) if drawn["live"] else None
     metrics.append(
         Metric(
@@ -132,32 +136,71 @@ def summarise(
             note="live latents that are active in enough documents to be drawn",
         )
     )
+    negatives = [c for item in items if item["kind"] == "latent" for c in item["negatives"]]
     counts = {
         "tokens": sum(item["tokens"] for item in items if item["kind"] == "row"),
         "latents_drawn": len(drawn["drawn"]),
         "latents_scored": len(ok),
         "unscored": len(judgements) - len(ok),
+        "negatives": len(negatives),
+        "negatives_of_the_same_source": sum(context["matched"] for context in negatives),
     }
     return metrics, [], counts
 
 
-def _mean_metric(
-    name: str,
-    values: list[float],
-    why: str,
-    unit: str,
-    *,
-    note: str,
-    direction: Any = "higher",
-    headline: bool = False,
-) -> Metric:
-    estimate = mean(values, bounds=(0.0, 1.0)) if values else unscored(f"no latent was scored: {why}", 0)
-    return Metric.from_estimate(
-        name,
-        estimate,
-        resampling_unit="latent",
-        unit=unit,
-        direction=direction,
-        note=f"{note}; {why}",
-        headline=headline,
+def _definitions(ok: Sequence[Mapping[str, Any]]) -> list[_Definition]:
+    return [
+        _Definition(
+            "auroc", [j["score"] for j in ok], "AUROC", "higher",
+            "similarity to a latent's training contexts separates its other contexts from contexts without it; "
+            "chance is 0.5; the interval is over latents: it holds the noise of this judge and of the documents "
+            "on each latent, not what another judge would say",
+        ),
+        _Definition(
+            "balanced_accuracy", [j["balanced_accuracy"] for j in ok], "share", "higher",
+            "the same at a threshold set on training contexts; chance is 0.5",
+        ),
+        _Definition(
+            "separated_latents", [float(j["p_value"] <= SIGNIFICANT) for j in ok], "share", "higher",
+            f"latents whose AUROC is above 0.5 with one-sided Mann-Whitney p <= {SIGNIFICANT}; by chance at most "
+            f"{SIGNIFICANT}",
+            share=True,
+        ),
+        _Definition(
+            "auroc_shuffled", [j["shuffled"] for j in ok if j["shuffled"] is not None], "AUROC", "none",
+            "control: similarity to another latent's training contexts; near 0.5 unless contexts give themselves "
+            "away without regard to the latent",
+        ),
+    ]  # fmt: skip
+
+
+def _which(drawn: Mapping[str, Any], scored: int) -> str:
+    """Which latents a mean is over."""
+    count, eligible, asked = len(drawn["drawn"]), drawn["eligible"], drawn["asked"]
+    of = (
+        f"all {eligible} eligible latents, {asked} were asked for"
+        if count < asked
+        else f"{count} drawn latents"
     )
+    return f"{scored} of {of} could be scored"
+
+
+def _metric(definition: _Definition, which: str) -> Metric:
+    return Metric.from_estimate(
+        definition.name,
+        _estimate(definition, which),
+        resampling_unit="latent",
+        unit=definition.unit,
+        direction=definition.direction,
+        note=f"{definition.note}; {which}",
+        headline=definition.name == "auroc",
+    )
+
+
+def _estimate(definition: _Definition, which: str) -> Estimate:
+    values = definition.values
+    if len(values) < _MIN_LATENTS:
+        return unscored(f"a mean needs {_MIN_LATENTS} latents: {which}", len(values))
+    if definition.share:
+        return wilson(round(sum(values)), len(values))
+    return mean(values, bounds=(0.0, 1.0))

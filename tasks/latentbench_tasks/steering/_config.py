@@ -59,8 +59,8 @@ class SteeringConfig(TaskConfig):
     """Labelled documents on each side of a concept that its classifier is fitted and measured on."""
     scorer_windows: int = Field(8, ge=1)
     """Windows of each document that the classifier learns from."""
-    neutral_texts: int = Field(64, ge=0)
-    """Unsteered texts, sampled on prompts of their own, among the classifier's negatives."""
+    neutral_texts: int = Field(96, ge=0)
+    """Unsteered texts, sampled on prompts of their own, among the classifiers' negatives."""
     window_words: tuple[int, int] | None = None
     """Shortest and longest window in words; None takes half to all of `max_new_tokens`, since an English word
     is 1.3 tokens or so."""

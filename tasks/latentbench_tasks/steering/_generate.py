@@ -39,6 +39,9 @@ PHASES: dict[str, frozenset[Phase]] = {
 }
 """Option values of the task and the phases they stand for."""
 
+_NEUTRAL_TEMPERATURE = 0.7
+"""Between greedy text, of which there is one per prompt, and plain sampling, which small models do badly."""
+
 Direction = Literal["latent", "random", "none"]
 
 
@@ -234,14 +237,14 @@ def generate_batch(
 
 
 def neutral_texts(lm: LM, ids: Mapping[str, Sequence[int]], count: int, decoding: Decoding) -> list[str]:
-    """About `count` distinct unsteered continuations, sampled at temperature 1; empty ones are left out."""
+    """About `count` distinct unsteered continuations, sampled; empty ones are left out."""
     rows = [list(row) for row in ids.values()]
     found: list[str] = []
     for turn in range(-(-count // len(rows))):
         out = lm.generate(
             rows,
             max_new_tokens=decoding.max_new_tokens,
-            temperature=1.0,
+            temperature=_NEUTRAL_TEMPERATURE,
             generator=torch_generator(f"{decoding.seed}:neutral:{turn}"),
         )
         found += [lm.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in out.tokens if tokens]

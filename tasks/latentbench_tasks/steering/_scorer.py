@@ -163,7 +163,9 @@ def _fitted(texts: Sequence[str], labels: NDArray[np.int64], n_neutral: int) -> 
     pipeline = make_pipeline(make_union(words, characters), LogisticRegression(C=10.0, max_iter=500))
     group = np.where(labels == 1, 0, 1)
     group[len(labels) - n_neutral :] = 2
-    shares = np.array([0.5, 0.5, 0.0] if n_neutral == 0 else [0.5, 0.5 * (1 - _NEUTRAL_SHARE), 0.5 * _NEUTRAL_SHARE])
+    shares = np.array(
+        [0.5, 0.5, 0.0] if n_neutral == 0 else [0.5, 0.5 * (1 - _NEUTRAL_SHARE), 0.5 * _NEUTRAL_SHARE]
+    )
     weights = (shares / np.maximum(np.bincount(group, minlength=3), 1))[group] * len(labels)
     return pipeline.fit(texts, labels, logisticregression__sample_weight=weights)
 

@@ -48,7 +48,11 @@ def test_the_shipped_recipe_trains_at_least_half_a_million_tokens() -> None:
     ("old", "new", "told"),
     [
         ("tokens = 1000", "token = 1000", r"did you mean 'tokens'"),
-        ('kind = "topk"', 'kind = "topk"\npoolling = "mean"', r"trainees\.0\.poolling.*did you mean 'pooling'"),
+        (
+            'kind = "topk"',
+            'kind = "topk"\npoolling = "mean"',
+            r"trainees\.0\.poolling.*did you mean 'pooling'",
+        ),
         ('kind = "topk"', 'kind = "relu"', r"trainees\.0\.kind"),
         ("tokens = 1000", "tokens = 0", r"tokens: .*greater than 0"),
         ("tokens = 1000", "tokens = 1000\nk = 64\nlatents = 32", "k = 64 is more than latents = 32"),

@@ -66,7 +66,9 @@ def test_loss_is_the_normalised_error_written_out(
     stacked: Tensor, kind: Literal["topk", "routesae", "random"]
 ) -> None:
     trained, tokens = trainee(kind), stacked[:, :20]
-    loss, codes = trained(tokens)
+    with torch.no_grad():
+        loss, codes = trained(tokens)
+    trained.requires_grad_(requires_grad=False)
     for token in range(20):
         x = trained.choose(tokens)[token]
         pre = trained.w_enc @ (x - trained.b_pre) + trained.b_enc

@@ -1,0 +1,142 @@
+"""The feature count against a straight-line reading of RouteSAE's rule, and the pieces it is made of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latentbench.stats import generator
+from latentbench.testing import toy_tokenizer
+from latentbench_tasks._contexts import Window, read_vocabulary, sentence_window
+from latentbench_tasks.feature_count.metrics import Rule, kept_latents, read_events, summarise
+from latentbench_tasks.feature_count.task import FeatureCountConfig
+
+ROW = st.fixed_dictionaries(
+    {"document": st.sampled_from("abcde"), "hits": st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 7), st.integers(1, 30)), max_size=12, unique_by=lambda h: h[:2]
+    ), "classes": st.lists(st.integers(0, 4), min_size=8, max_size=8)}
+)  # fmt: skip
+
+
+def item(place: int, row: dict[str, Any]) -> dict[str, Any]:
+    by_latent: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for latent, column, strength in row["hits"]:
+        by_latent[latent].append((column, float(strength)))
+    latents = sorted(by_latent)
+    return {
+        "kind": "row",
+        "document": row["document"],
+        "start_token": place,
+        "tokens": 8,
+        "n_latents": 4,
+        "classes": row["classes"],
+        "latents": latents,
+        "columns": [[c for c, _ in sorted(by_latent[latent])] for latent in latents],
+        "strengths": [[s for _, s in sorted(by_latent[latent])] for latent in latents],
+    }
+
+
+def reference(rows: list[dict[str, Any]], threshold: float, rule: Rule) -> set[int]:
+    """Heaps of the strongest contexts by latent and class, as the official code keeps them."""
+    heaps: dict[int, dict[int, list[tuple[float, str]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for latent, column, strength in row["hits"]:
+            if strength > threshold:
+                heaps[latent][row["classes"][column]].append((strength, row["document"]))
+    kept = set()
+    for latent, classes in heaps.items():
+        total = 0
+        for events in classes.values():
+            counted = {document for _, document in events} if rule.one_per_document else events
+            total += min(rule.per_class, len(counted))
+        small_enough = rule.max_classes is None or len(classes) <= rule.max_classes
+        if total >= rule.min_contexts and small_enough:
+            kept.add(latent)
+    return kept
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    rows=st.lists(ROW, min_size=1, max_size=12),
+    threshold=st.sampled_from([0.5, 7.0, 15.0]),
+    minimum=st.integers(1, 6),
+    most=st.sampled_from([None, 2, 32]),
+    once=st.booleans(),
+)
+def test_the_count_is_the_straight_line_rule(
+    rows: list[dict[str, Any]], threshold: float, minimum: int, most: int | None, once: bool
+) -> None:
+    rule = Rule(minimum, most, 2, once)
+    items = [item(place, row) for place, row in enumerate(rows)]
+    expected = reference(rows, threshold, rule)
+    assert set(kept_latents(read_events(items), threshold, rule).tolist()) == expected
+    metrics, _, counts = summarise(items[::-1], (threshold,), threshold, rule, generator("t"))
+    assert metrics[0].value == len(expected)
+    assert counts["tokens"] == 8 * len(rows)
+
+
+def test_the_threshold_is_strict() -> None:
+    row = {"document": "a", "classes": [0, 1, 2, 3, 4, 0, 0, 0], "hits": [(1, c, 10) for c in range(5)]}
+    rule = Rule(5, 32, 2, one_per_document=False)
+    assert kept_latents(read_events([item(0, row)]), 10.0, rule).tolist() == []
+    assert kept_latents(read_events([item(0, row)]), 9.99, rule).tolist() == [1]
+
+
+def test_counts_grow_with_documents_and_intervals_hold_the_value() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "document": f"d{place}",
+            "classes": rng.integers(0, 9, 8).tolist(),
+            "hits": [(int(rng.integers(4)), c, int(rng.integers(1, 30))) for c in range(8)],
+        }
+        for place in range(40)
+    ]
+    items = [item(place, row) for place, row in enumerate(rows)]
+    metrics, curves, _ = summarise(items, (10.0,), 10.0, Rule(5, 32, 2, True), generator("g"))
+    heights = [point.value for point in curves[0].points if point.value is not None]
+    assert heights == sorted(heights)
+    assert metrics[0].headline
+    assert "320 tokens" in metrics[0].note
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"), [(0, (0, 3)), (2, (0, 3)), (3, (3, 6)), (5, (3, 6)), (6, (6, 8)), (7, (6, 8))]
+)
+def test_a_context_is_the_sentence_around_the_token(column: int, expected: tuple[int, int]) -> None:
+    ids = [5, 6, 9, 7, 8, 9, 5, 6]  # 9 ends a sentence and belongs to it
+    assert sentence_window(ids, column, frozenset({9}), 64) == Window(*expected)
+
+
+def test_a_long_sentence_is_cut_to_half_the_limit_on_either_side() -> None:
+    assert sentence_window([1] * 100, 50, frozenset(), 64) == Window(18, 82)
+    assert sentence_window([1] * 100, 3, frozenset(), 64) == Window(0, 35)
+
+
+def test_token_classes_fold_case_and_spaces_but_not_the_marker() -> None:
+    class Tokens:
+        eos_token = "<end>"
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [["The", "the ", "Ġthe", ".", "Ġ.", "<end>", '"'][i] for i in ids]
+
+        def decode(self, ids: list[int]) -> str:
+            return ""
+
+    vocabulary = read_vocabulary(Tokens(), 7)  # type: ignore[arg-type]
+    assert vocabulary.classes == [0, 0, 2, 3, 4, 5, 6]
+    assert vocabulary.ends == {3, 5, 6}
+    assert read_vocabulary(toy_tokenizer(), 48).ends
+
+
+def test_presets_and_options() -> None:
+    assert FeatureCountConfig(preset="paper").rule == Rule(4, None, 2, False)
+    assert FeatureCountConfig(preset="code").rule == Rule(5, 32, 2, False)
+    assert FeatureCountConfig(min_contexts=3, max_classes=9).rule == Rule(3, 9, 2, True)
+    with pytest.raises(ValueError, match="headline"):
+        FeatureCountConfig(headline=11.0)
