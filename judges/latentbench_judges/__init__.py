@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from latentbench_judges._roles import SimilarityJudge
-from latentbench_judges._rubrics import Rubric, load_rubric, rubric_names
+from latentbench_judges.rubric import Rubric, load_rubric, rubric_names
 
 __all__ = ["Rubric", "SimilarityJudge", "load_rubric", "rubric_names"]

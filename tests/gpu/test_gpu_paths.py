@@ -33,7 +33,25 @@ def dictionary_of(family: str) -> Dictionary:
 
 def corpus_of(split: str) -> Corpus:
     rng = np.random.default_rng(len(split))
-    words = "we took the old road and saw a small house by the river where it runs north".split()
+    words = [
+        "we",
+        "took",
+        "the",
+        "old",
+        "road",
+        "and",
+        "saw",
+        "a",
+        "small",
+        "house",
+        "by",
+        "the",
+        "river",
+        "where",
+        "it",
+        "runs",
+        "north",
+    ]
     texts = dict.fromkeys(" ".join(rng.choice(words, 20)) for _ in range(60))
     documents = [Document(sha256=sha256_text(text), text=text, source="toy") for text in texts]
     sha256 = sha256_json([document.sha256 for document in documents])

@@ -258,5 +258,5 @@ def test_ablations_change_exactly_the_routed_positions() -> None:
     from latentbench.adapters import written_masks
 
     seen = written_masks(ROUTED, codes, chosen)
-    covered = sum(mask.long() for mask in seen.values())
+    covered = torch.stack([mask.long() for mask in seen.values()]).sum(dim=0)
     assert torch.equal(covered, chosen.long())

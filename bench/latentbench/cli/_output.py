@@ -14,9 +14,9 @@ import click
 __all__ = ["echo_json", "echo_table", "human_size", "terminal_width"]
 
 
-def echo_json(value: Any) -> None:
-    """Print a value as indented JSON on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def echo_json(value: Any, *, line: bool = False) -> None:
+    """Print a value as JSON on standard output: indented, or as one line among others."""
+    click.echo(json.dumps(value, indent=None if line else 2, ensure_ascii=False))
 
 
 def echo_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

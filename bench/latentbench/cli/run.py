@@ -18,7 +18,9 @@ __all__ = ["run"]
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Results folder; made if missing."
 )
-@click.option("--json", "as_json", is_flag=True, help="Events as JSON lines, then the records' keys.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Events as JSON lines, then one line with the records' keys."
+)
 def run(
     suite: str | None,
     lm: str | None,
@@ -48,6 +50,7 @@ def run(
     failed = [record for record in records if record.status != "ok"]
     if as_json:
         echo_json(
-            {"records": [record.key for record in records], "failed": [record.key for record in failed]}
+            {"records": [record.key for record in records], "failed": [record.key for record in failed]},
+            line=True,
         )
     return 1 if failed else 0

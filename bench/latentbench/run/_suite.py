@@ -12,7 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from latentbench.errors import UserError, nearest, unknown_name
 
-__all__ = ["DictionarySpec", "Suite", "TaskSpec", "TokenSpec", "checked_suite", "load_suite", "shipped_suites"]
+__all__ = [
+    "DictionarySpec",
+    "Suite",
+    "TaskSpec",
+    "TokenSpec",
+    "checked_suite",
+    "load_suite",
+    "shipped_suites",
+]
 
 
 class _Part(BaseModel):

@@ -189,7 +189,8 @@ def _losses(logits: Tensor, clean: _Clean) -> _Losses:
         ce.append(total - here.gather(1, clean.targets[part, None])[:, 0])
         moved = (here.sub_(clean.logits[part]).mul_(clean.probabilities[part])).sum(dim=1)
         kl.append((total - clean.log_total[part] - moved).clamp(min=0))
-    return _Losses(torch.cat(ce), torch.cat(kl))
+    none = clean.log_total[:0]  # rows of two tokens have nothing to score
+    return _Losses(torch.cat([none, *ce]), torch.cat([none, *kl]))
 
 
 def _wide(logits: Tensor) -> Tensor:

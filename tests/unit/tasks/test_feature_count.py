@@ -12,15 +12,20 @@ from hypothesis import strategies as st
 
 from latentbench.stats import generator
 from latentbench.testing import toy_tokenizer
-from latentbench_tasks._contexts import Window, read_vocabulary, sentence_window
+from latentbench_tasks._contexts import Vocabulary, Window, read_vocabulary, sentence_window
 from latentbench_tasks.feature_count.metrics import Rule, kept_latents, read_events, summarise
 from latentbench_tasks.feature_count.task import FeatureCountConfig
 
+PLACE = st.tuples(st.integers(0, 3), st.integers(0, 7))
 ROW = st.fixed_dictionaries(
-    {"document": st.sampled_from("abcde"), "hits": st.lists(
-        st.tuples(st.integers(0, 3), st.integers(0, 7), st.integers(1, 30)), max_size=12, unique_by=lambda h: h[:2]
-    ), "classes": st.lists(st.integers(0, 4), min_size=8, max_size=8)}
-)  # fmt: skip
+    {
+        "document": st.sampled_from("abcde"),
+        "hits": st.dictionaries(PLACE, st.integers(1, 30), max_size=12).map(
+            lambda found: [(*place, strength) for place, strength in found.items()]
+        ),
+        "classes": st.lists(st.integers(0, 4), min_size=8, max_size=8),
+    }
+)
 
 
 def item(place: int, row: dict[str, Any]) -> dict[str, Any]:
@@ -110,12 +115,15 @@ def test_counts_grow_with_documents_and_intervals_hold_the_value() -> None:
 )
 def test_a_context_is_the_sentence_around_the_token(column: int, expected: tuple[int, int]) -> None:
     ids = [5, 6, 9, 7, 8, 9, 5, 6]  # 9 ends a sentence and belongs to it
-    assert sentence_window(ids, column, frozenset({9}), 64) == Window(*expected)
+    assert sentence_window(ids, column, Vocabulary([], frozenset({9}), frozenset()), 64) == Window(*expected)
 
 
 def test_a_long_sentence_is_cut_to_half_the_limit_on_either_side() -> None:
-    assert sentence_window([1] * 100, 50, frozenset(), 64) == Window(18, 82)
-    assert sentence_window([1] * 100, 3, frozenset(), 64) == Window(0, 35)
+    nothing = Vocabulary([], frozenset(), frozenset())
+    assert sentence_window([1] * 64, 50, nothing, 64) == Window(0, 64)
+    assert sentence_window([1] * 100, 50, nothing, 64) == Window(18, 83)  # 32 on either side of the token
+    assert sentence_window([1] * 100, 3, nothing, 64) == Window(0, 36)
+    assert sentence_window([1] * 100, 98, nothing, 64) == Window(66, 100)
 
 
 def test_token_classes_fold_case_and_spaces_but_not_the_marker() -> None:
@@ -125,12 +133,13 @@ def test_token_classes_fold_case_and_spaces_but_not_the_marker() -> None:
         def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
             return [["The", "the ", "Ġthe", ".", "Ġ.", "<end>", '"'][i] for i in ids]
 
-        def decode(self, ids: list[int]) -> str:
+        def decode(self, ids: list[int], *, clean_up_tokenization_spaces: bool) -> str:
             return ""
 
     vocabulary = read_vocabulary(Tokens(), 7)  # type: ignore[arg-type]
     assert vocabulary.classes == [0, 0, 2, 3, 4, 5, 6]
     assert vocabulary.ends == {3, 5, 6}
+    assert vocabulary.blank == {5}
     assert read_vocabulary(toy_tokenizer(), 48).ends
 
 

@@ -64,7 +64,10 @@ class TopicJudge:
 
     def embed(self, texts: list[str]) -> NDArray[np.float32]:
         counts = np.array([[1.0 + text.count(letter) for letter in "abcdeglnorstu"] for text in texts])
-        return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+        vectors: NDArray[np.float32] = (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(
+            np.float32
+        )
+        return vectors
 
 
 def test_judging_needs_the_texts_and_gives_a_verdict_a_latent(

@@ -15,7 +15,28 @@ from latentbench.testing import toy_lm, toy_tokenizer
 from latentbench.train import Recipe, TraineeSpec
 
 torch.set_num_threads(1)  # toy tensors: threads would only wait for each other
-WORDS = "we took the old road and saw a small house by the river where it runs north to meet lakes".split()
+WORDS = [
+    "we",
+    "took",
+    "the",
+    "old",
+    "road",
+    "and",
+    "saw",
+    "a",
+    "small",
+    "house",
+    "by",
+    "the",
+    "river",
+    "where",
+    "it",
+    "runs",
+    "north",
+    "to",
+    "meet",
+    "lakes",
+]
 
 
 def corpus_of(split: str, count: int) -> Corpus:

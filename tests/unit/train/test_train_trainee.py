@@ -89,6 +89,6 @@ def test_normalising_the_decoder_leaves_directions_alone() -> None:
     trained = trainee("topk")
     before = trained.w_dec.detach().clone()
     with torch.no_grad():
-        trained.w_dec *= torch.linspace(0.5, 3.0, RECIPE.latents)[:, None]
+        trained.w_dec.mul_(torch.linspace(0.5, 3.0, RECIPE.latents)[:, None])
     trained.normalise_decoder()
     torch.testing.assert_close(trained.w_dec.detach(), before)
