@@ -1,16 +1,35 @@
-"""Token rows and activations of a split under a token policy."""
+"""The token policy, and the token rows and activations of a split under it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import Tensor
 
 from latentbench.data import Corpus, TokenRow, token_rows
 from latentbench.lm import LM, Site
-from latentbench.run._task import TokenPolicy
 
-__all__ = ["stream_acts", "stream_rows"]
+__all__ = ["TokenPolicy", "stream_acts", "stream_rows"]
+
+
+@dataclass(frozen=True)
+class TokenPolicy:
+    """How texts become tokens; one policy for all dictionaries of a suite."""
+
+    context: int = 128
+    """Tokens in a row; longer documents are cut into several rows."""
+    skip_first: int = 1
+    """Tokens at the start of every row left out of encoding, metrics and edits (attention sink)."""
+    bos: Literal["tokenizer", "always", "never"] = "tokenizer"
+    """"tokenizer", "always" or "never": whether rows begin with a BOS token."""
+    batch_rows: int = 8
+    """Rows in one forward pass. Does not change numbers beyond rounding."""
+
+    def identity(self) -> dict[str, Any]:
+        """What can change numbers, as JSON for cache keys."""
+        return {"context": self.context, "skip_first": self.skip_first, "bos": self.bos}
 
 
 def stream_rows(corpus: Corpus, lm: LM, policy: TokenPolicy, budget_tokens: int) -> list[TokenRow]:

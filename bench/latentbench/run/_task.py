@@ -14,11 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from latentbench.run._rows import TokenPolicy, stream_rows
 from latentbench.store import Curve, Metric
 
 if TYPE_CHECKING:
@@ -49,24 +50,6 @@ class Summary(NamedTuple):
     """Numbers along an axis, such as a feature count over tokens watched."""
     counts: dict[str, int]
     """How much was measured: documents, tokens, latents, unscored items."""
-
-
-@dataclass(frozen=True)
-class TokenPolicy:
-    """How texts become tokens; one policy for all dictionaries of a suite."""
-
-    context: int = 128
-    """Tokens in a row; longer documents are cut into several rows."""
-    skip_first: int = 1
-    """Tokens at the start of every row left out of encoding, metrics and edits (attention sink)."""
-    bos: Literal["tokenizer", "always", "never"] = "tokenizer"
-    """"tokenizer", "always" or "never": whether rows begin with a BOS token."""
-    batch_rows: int = 8
-    """Rows in one forward pass. Does not change numbers beyond rounding."""
-
-    def identity(self) -> dict[str, Any]:
-        """What can change numbers, as JSON for cache keys."""
-        return {"context": self.context, "skip_first": self.skip_first, "bos": self.bos}
 
 
 class Shared:
@@ -108,8 +91,6 @@ class CellSetup:
 
     def rows(self, budget_tokens: int) -> list[TokenRow]:
         """The rows of the test split that a watcher with this budget is fed (see `stream_rows`)."""
-        from latentbench.run._rows import stream_rows
-
         return self.shared.once(
             f"run:rows:{budget_tokens}", lambda: stream_rows(self.corpus, self.lm, self.tokens, budget_tokens)
         )

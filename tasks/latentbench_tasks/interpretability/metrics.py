@@ -19,6 +19,8 @@ SIGNIFICANT = 0.05
 """Largest one-sided Mann-Whitney p-value at which a latent's contexts count as told apart."""
 _MIN_CONTEXTS = 2
 """Contexts of each kind that a half needs for a score."""
+_PARTNERS = 8
+"""Other latents whose training contexts the control takes in turn: one alone makes it noisy."""
 _MIN_LATENTS = 2
 """Scored latents that a mean needs."""
 
@@ -37,38 +39,63 @@ def score_latents(
 ) -> Iterator[dict[str, Any]]:
     """A judgement for each latent.
 
-    Similarity is the scalar product with the mean of a latent's training contexts. The shuffled control takes the
-    mean of another scored latent's, so whatever separates test contexts without regard to the latent shows up there.
+    Similarity is the scalar product with the mean of a latent's training contexts. The shuffled control takes those
+    of other scored latents, one after the other, and averages the AUROCs: whatever separates test contexts without
+    regard to the latent shows up there. As in the score, no document of the test contexts is among them.
 
     Args:
-        latents: items with `positives` and `negatives`, each context with `text` and `split`.
+        latents: items with `positives` and `negatives`, each context with `text`, `document` and `split`.
         vectors: unit vector of each text.
-        rng: draws which latent's training contexts the control takes.
+        rng: draws which latents' training contexts the control takes.
     """
     halves = [_halves(item, vectors) for item in latents]
     scored = [place for place, half in enumerate(halves) if min(map(len, half.values())) >= _MIN_CONTEXTS]
-    shift = int(rng.integers(1, len(scored))) if len(scored) > 1 else 0
-    partner = {place: scored[(n + shift) % len(scored)] for n, place in enumerate(scored)}
+    partners = _partners(scored, rng)
     for place, (item, half) in enumerate(zip(latents, halves, strict=True)):
         base = {"kind": "judgement", "id": item["id"], "latent": item["latent"]}
-        if place not in partner:
+        if place not in partners:
             yield base | {"status": "unscored", "reason": _shortage(half)}
             continue
-        centre = half["train_positives"].mean(axis=0)
-        other = halves[partner[place]]["train_positives"].mean(axis=0)
-        positives, negatives = half["test_positives"] @ centre, half["test_negatives"] @ centre
+        positives, negatives = _similarities(half, half["train_positives"])
+        shuffled = _shuffled(item, half, [(latents[other], halves[other]) for other in partners[place]])
         yield base | {
             "status": "ok",
             "reason": None,
             "score": auroc(positives, negatives),
             "p_value": float(mannwhitneyu(positives, negatives, alternative="greater").pvalue),
-            "balanced_accuracy": _balanced_accuracy(half, centre),
-            "shuffled": auroc(half["test_positives"] @ other, half["test_negatives"] @ other)
-            if shift
-            else None,
+            "balanced_accuracy": _balanced_accuracy(half),
+            "shuffled": shuffled,
             "n_positive": len(positives),
             "n_negative": len(negatives),
         }
+
+
+def _partners(scored: Sequence[int], rng: np.random.Generator) -> dict[int, list[int]]:
+    """For each place some others: each place is the partner of as many as it has."""
+    others = max(0, len(scored) - 1)
+    shifts = (1 + rng.choice(others, size=min(_PARTNERS, others), replace=False)).tolist() if others else []
+    return {place: [scored[(n + shift) % len(scored)] for shift in shifts] for n, place in enumerate(scored)}
+
+
+def _shuffled(
+    item: Mapping[str, Any],
+    half: Mapping[str, Floats],
+    others: Sequence[tuple[Mapping[str, Any], Mapping[str, Floats]]],
+) -> float | None:
+    """Mean AUROC by the training contexts of other latents; None if none has any of another document."""
+    tested = {c["document"] for c in (*item["positives"], *item["negatives"]) if c["split"] == "test"}
+    found = []
+    for other, vectors in others:
+        training = [c["document"] not in tested for c in other["positives"] if c["split"] == "train"]
+        if any(training):
+            found.append(auroc(*_similarities(half, vectors["train_positives"][training])))
+    return float(np.mean(found)) if found else None
+
+
+def _similarities(half: Mapping[str, Floats], training: Floats) -> tuple[Floats, Floats]:
+    """Of a latent's test contexts with and without it, to some training contexts."""
+    centre = training.mean(axis=0)
+    return half["test_positives"] @ centre, half["test_negatives"] @ centre
 
 
 def _halves(item: Mapping[str, Any], vectors: Mapping[str, NDArray[np.float32]]) -> dict[str, Floats]:
@@ -80,15 +107,14 @@ def _halves(item: Mapping[str, Any], vectors: Mapping[str, NDArray[np.float32]])
     return found
 
 
-def _balanced_accuracy(half: dict[str, Floats], centre: Floats) -> float:
+def _balanced_accuracy(half: Mapping[str, Floats]) -> float:
     """At a threshold set on training contexts alone, each training positive left out of its own centre."""
     train = half["train_positives"]
     left_out = (train.sum(axis=0) - train) / (len(train) - 1)
     own = (train * left_out).sum(axis=1)
-    threshold = (own.mean() + (half["train_negatives"] @ centre).mean()) / 2
-    hits = (half["test_positives"] @ centre > threshold).mean()
-    rejections = (half["test_negatives"] @ centre <= threshold).mean()
-    return float((hits + rejections) / 2)
+    threshold = (own.mean() + (half["train_negatives"] @ train.mean(axis=0)).mean()) / 2
+    positives, negatives = _similarities(half, train)
+    return float(((positives > threshold).mean() + (negatives <= threshold).mean()) / 2)
 
 
 def _shortage(half: Mapping[str, Floats]) -> str:
@@ -168,7 +194,7 @@ def _definitions(ok: Sequence[Mapping[str, Any]]) -> list[_Definition]:
         ),
         _Definition(
             "auroc_shuffled", [j["shuffled"] for j in ok if j["shuffled"] is not None], "AUROC", "none",
-            "control: similarity to another latent's training contexts; near 0.5 unless contexts give themselves "
+            "control: similarity to other latents' training contexts; near 0.5 unless contexts give themselves "
             "away without regard to the latent",
         ),
     ]  # fmt: skip

@@ -99,7 +99,8 @@ def planted(strength: float, n: int = 60) -> tuple[list[dict[str, Any]], dict[st
                 vector = rng.normal(size=32) + (strength * direction if kind == "positives" else 0)
                 name = f"{latent}{kind}{place}"
                 vectors[name] = (vector / np.linalg.norm(vector)).astype(np.float32)
-                item[kind].append({"text": name, "split": "train" if place % 2 == 0 else "test"})
+                split = "train" if place % 2 == 0 else "test"
+                item[kind].append({"text": name, "document": name, "split": split})
         latents.append(item)
     return latents, vectors
 

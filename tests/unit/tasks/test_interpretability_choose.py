@@ -371,7 +371,8 @@ def test_the_shuffled_control_is_at_chance_and_few_random_latents_are_separated(
                     vector = rng.normal(size=48) + shift * direction
                     vectors[f"{latent}{kind}{place}"] = (vector / np.linalg.norm(vector)).astype(np.float32)
                     split = "train" if place % 2 == 0 else "test"
-                    item[kind].append({"text": f"{latent}{kind}{place}", "split": split})
+                    name = f"{latent}{kind}{place}"
+                    item[kind].append({"text": name, "document": name, "split": split})
             latents.append(item)
         verdicts = list(score_latents(latents, vectors, generator(f"control {strength}")))
         shuffled = np.array([verdict["shuffled"] for verdict in verdicts])
@@ -382,3 +383,28 @@ def test_the_shuffled_control_is_at_chance_and_few_random_latents_are_separated(
             assert share < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 400)
         else:
             assert share > 0.95
+
+
+def test_the_control_never_sees_a_document_of_the_test_half() -> None:
+    """Two latents on the same documents, in opposite halves: all the other's training contexts are one's test ones."""
+    rng = np.random.default_rng(5)
+    vectors = {f"{kind}{place}": rng.normal(size=8).astype(np.float32) for kind in "pn" for place in range(8)}
+    latents = []
+    for latent in range(2):
+        item: dict[str, Any] = {"id": str(latent), "latent": latent}
+        for kind in ("positives", "negatives"):
+            item[kind] = [
+                {
+                    "text": f"{kind[0]}{place}",
+                    "document": f"{kind[0]}{place}",
+                    "split": "train" if place % 2 == latent else "test",
+                }
+                for place in range(8)
+            ]
+        latents.append(item)
+    assert [j["shuffled"] for j in score_latents(latents, vectors, generator("same"))] == [None, None]
+    latents[1]["positives"][1]["document"] = "elsewhere"
+    first, _ = score_latents(latents, vectors, generator("same"))
+    centre = vectors["p1"].astype(np.float64)
+    own = [np.array([vectors[f"{kind}{place}"] @ centre for place in (1, 3, 5, 7)]) for kind in "pn"]
+    assert first["shuffled"] == pytest.approx((own[0][:, None] > own[1][None]).mean())
