@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 from pathlib import Path
@@ -121,7 +123,11 @@ def _from_pretrained(source: str, options: dict[str, Any]) -> tuple[Any, Any]:
     token_options = {key: options[key] for key in ("gguf_file", "revision") if options.get(key)}
     offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(source, **options, output_loading_info=True)
+        # Its GGUF reader draws a progress bar that nothing else turns off.
+        with (
+            contextlib.redirect_stderr(io.StringIO()) if "gguf_file" in options else contextlib.nullcontext()
+        ):
+            model, report = AutoModelForCausalLM.from_pretrained(source, **options, output_loading_info=True)
         tokenizer = AutoTokenizer.from_pretrained(source, **token_options)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
