@@ -14,6 +14,9 @@ __all__ = ["SimilarityJudge"]
 class SimilarityJudge(Protocol):
     """Role "similarity": says how alike texts are, by vectors."""
 
+    role: str
+    """"similarity"."""
+
     def identity(self) -> dict[str, Any]:
         """Everything that can change a vector, as JSON for cache keys."""
         ...

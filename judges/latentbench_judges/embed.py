@@ -27,6 +27,8 @@ class EmbedJudge:
 
     name = "embed"
     """Registered name."""
+    role = "similarity"
+    """What it can be asked."""
     max_tokens = 128
     """Tokens of a text that are read."""
     batch = 64

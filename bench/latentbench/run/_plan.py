@@ -17,7 +17,7 @@ from latentbench.lm import LM, load_lm
 from latentbench.registry import JUDGES, TASKS
 from latentbench.run._rows import stream_acts
 from latentbench.run._suite import DictionarySpec, Suite, TaskSpec
-from latentbench.run._task import Task, TokenPolicy
+from latentbench.run._task import Judge, Task, TokenPolicy
 from latentbench.store import CellIdentity, ResultsFolder
 
 __all__ = ["Cell", "Cost", "Plan", "make_plan"]
@@ -145,14 +145,20 @@ def _task(spec: TaskSpec) -> Task:
         raise UserError(f"task {spec.name!r}, option {where}: {first['msg']}{hint}") from error
 
 
-def _judge(suite: Suite, task: Task) -> Any | None:
+def _judge(suite: Suite, task: Task) -> Judge | None:
     if task.judge_role is None:
         return None
     if suite.judge is None:
         raise UserError(
             f"task {task.name!r} needs a judge ({task.judge_role}), but the suite names none: set judge"
         )
-    return JUDGES.load(suite.judge)()
+    judge: Judge = JUDGES.load(suite.judge)()
+    if judge.role != task.judge_role:
+        raise UserError(
+            f"task {task.name!r} needs a judge of the role {task.judge_role!r}, but {suite.judge!r} is one of the role "
+            f"{judge.role!r}: name another judge"
+        )
+    return judge
 
 
 def _dictionary(

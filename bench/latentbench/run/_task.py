@@ -128,6 +128,9 @@ class Watcher(ABC):
 class Judge(Protocol):
     """What a task may ask of a judge; each judge role has its own protocol in `latentbench_judges`."""
 
+    role: str
+    """What it can be asked ("similarity"); a task names the role it needs."""
+
     def identity(self) -> dict[str, Any]:
         """Everything that can change its verdicts, as JSON for cache keys."""
         ...

@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from latentbench.adapters import Codes, Reconstruction, splice_edits, written_masks
+from latentbench.errors import UserError
 from latentbench.lm import LM, Edit, MapActivation, Site
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher, stream_acts
 from latentbench_tasks.core.metrics import summarise
@@ -263,4 +264,6 @@ def _mean_activations(setup: CellSetup, sites: list[Site], wanted: int) -> dict[
         count += len(acts[sites[0]])
         for site in sites:
             totals[site] += acts[site].double().sum(dim=0).cpu()
+    if not count:
+        raise UserError("the calibration split holds no measured token: there is no mean to ablate to")
     return {site: total / count for site, total in totals.items()}

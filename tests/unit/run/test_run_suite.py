@@ -8,7 +8,7 @@ import pytest
 
 from latentbench.cli._main import _run
 from latentbench.errors import UserError
-from latentbench.run import load_suite, shipped_suites
+from latentbench.run import load_suite, make_plan, shipped_suites
 
 GOOD = """
 name = "t"
@@ -73,6 +73,16 @@ def test_wrong_input_exits_with_2_in_one_line_and_writes_nothing(
     assert captured.err.count("\n") == 1
     assert "Traceback" not in captured.err
     assert not out.exists()
+
+
+def test_a_judge_of_another_role_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Writer:
+        role = "writing"
+
+    monkeypatch.setattr("latentbench.run._plan.JUDGES.load", lambda _name: Writer)
+    suite = load_suite(written(tmp_path, GOOD.replace('"core"', '"interpretability"')))
+    with pytest.raises(UserError, match="'similarity', but 'embed' is one of the role 'writing'"):
+        make_plan(suite)
 
 
 def test_options_without_a_suite_need_all_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

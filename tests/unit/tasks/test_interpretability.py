@@ -59,6 +59,8 @@ def test_no_document_is_on_two_sides_and_negatives_are_silent(
 class TopicJudge:
     """Texts are unit vectors by the letter they hold most of."""
 
+    role = "similarity"
+
     def identity(self) -> dict[str, Any]:
         return {"name": "topic"}
 

@@ -306,6 +306,8 @@ def test_a_control_with_the_same_encoder_is_judged_on_the_same_contexts() -> Non
 class LetterJudge:
     """Vectors of letter counts."""
 
+    role = "similarity"
+
     def identity(self) -> dict[str, Any]:
         return {"name": "letters"}
 
