@@ -63,17 +63,17 @@
     const last = Math.max(0, Math.ceil(chosen.length / PER_PAGE) - 1);
     page = Math.min(Math.max(0, page), last);
     const here = chosen.slice(page * PER_PAGE, (page + 1) * PER_PAGE);
-    byId("latent-count").textContent = `${chosen.length.toLocaleString("en")} of ${index.latent.length.toLocaleString("en")} latents`;
-    byId("latent-page").textContent = `page ${page + 1} of ${last + 1}`;
-    byId("latent-previous").disabled = page === 0;
-    byId("latent-next").disabled = page === last;
-    byId("latent-pager").hidden = last === 0;
     try {
       const numbers = [...new Set(here.map((i) => Math.floor(i / index.perShard)))];
       const shards = new Map(await Promise.all(numbers.map(async (n) => [n, await load(root, `${name}/${n}`)])));
       if (turn !== drawing) return; // a later choice is being drawn already
       const cards = here.map((i) => card(shards.get(Math.floor(i / index.perShard))[i % index.perShard]));
       list.replaceChildren(...(cards.length ? cards : [el("p", "empty", "No latent fits.")]));
+      byId("latent-count").textContent = `${chosen.length.toLocaleString("en")} of ${index.latent.length.toLocaleString("en")} latents`;
+      byId("latent-page").textContent = `page ${page + 1} of ${last + 1}`;
+      byId("latent-previous").disabled = page === 0;
+      byId("latent-next").disabled = page === last;
+      byId("latent-pager").hidden = last === 0;
     } catch (error) {
       list.replaceChildren(failure(error));
     }

@@ -309,3 +309,20 @@ def test_thresholds_that_make_no_sense_are_refused() -> None:
     for wrong in ((), (0.0, 8.0), (8.0, 8.0)):
         with pytest.raises(ValueError, match="thresholds"):
             task(thresholds=wrong)
+
+
+def test_a_bos_token_belongs_to_no_context() -> None:
+    tokenizer = toy_tokenizer()
+    tokenizer.bos_token = "<unk>"
+    policy = TokenPolicy(context=24, batch_rows=4, bos="always")
+    lm = toy_lm(tokenizer=tokenizer)
+    cell = CellSetup(
+        lm, dictionaries()[0], corpus(), lambda _split: corpus(), policy, 0, Path("unused"), Shared()
+    )
+    counting = task()
+    made = list(counting.measure(cell, watch(counting, cell)))
+    starts = [item["start"] for item in made if item["kind"] == "text"]
+    assert min(starts) == 0
+    texts = {document.sha256: document.text for document in corpus().documents}
+    for item in (item for item in made if item["kind"] == "text"):
+        assert "".join(item["tokens"]) == texts[item["document"]][item["start"] : item["end"]]

@@ -410,3 +410,33 @@ def test_the_control_never_sees_a_document_of_the_test_half() -> None:
     centre = vectors["p1"].astype(np.float64)
     own = [np.array([vectors[f"{kind}{place}"] @ centre for place in (1, 3, 5, 7)]) for kind in "pn"]
     assert first["shuffled"] == pytest.approx((own[0][:, None] > own[1][None]).mean())
+
+
+def test_the_threshold_of_balanced_accuracy_comes_from_training_contexts_without_themselves() -> None:
+    vectors = {
+        name: np.array(vector, dtype=np.float32)
+        for name, vector in {
+            "p0": (1, 0), "p1": (0.6, 0.8), "p2": (0.8, 0.6), "p3": (0.6, -0.8),
+            "n0": (-1, 0), "n1": (-0.6, 0.8), "n2": (0, 1), "n3": (0.8, -0.6),
+        }.items()
+    }  # fmt: skip
+    item: dict[str, Any] = {"id": "0", "latent": 0}
+    for kind in ("positives", "negatives"):
+        item[kind] = [
+            {
+                "text": f"{kind[0]}{place}",
+                "document": f"{kind[0]}{place}",
+                "split": "train" if place % 2 == 0 else "test",
+            }
+            for place in range(4)
+        ]
+    (verdict,) = score_latents([item], vectors, generator("one"))
+    # Centre (0.9, 0.3). Each training positive is at 0.8 from the other; training negatives at -0.9 and 0.3: the
+    # threshold is (0.8 - 0.3) / 2 = 0.25 (with themselves in the centre it would be 0.3).
+    # Test positives at 0.78 and 0.3: both above. Test negatives at -0.3 and 0.54: one below.
+    assert verdict["balanced_accuracy"] == pytest.approx(0.75)
+    vectors["p3"] = np.array((0.28, 0.06), dtype=np.float32)  # at 0.27, between the two thresholds
+    (verdict,) = score_latents([item], vectors, generator("one"))
+    assert verdict["balanced_accuracy"] == pytest.approx(0.75)
+    assert verdict["score"] == pytest.approx(0.75)
+    assert verdict["shuffled"] is None
