@@ -2,36 +2,68 @@
 
 from latentbench.adapters._calibrate import calibrate
 from latentbench.adapters._card import DictionaryCard
-from latentbench.adapters._codes import Codes, codes_from_dense, codes_from_topk, decode_rows
-from latentbench.adapters._controls import IdentityDictionary, random_decoder
+from latentbench.adapters._codes import Codes, codes_from_dense, codes_from_topk, concat_codes, decode_rows
+from latentbench.adapters._controls import CONTROL_SCHEMES, IdentityDictionary, load_control, random_decoder
+from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
-from latentbench.adapters._gates import Gate, JumpReluGate, ReluGate, ThresholdGate, TopKGate
+from latentbench.adapters._gates import (
+    AbsTopKGate,
+    Gate,
+    GatedGate,
+    JumpReluGate,
+    ReluGate,
+    ThresholdGate,
+    TopKGate,
+)
 from latentbench.adapters._load import (
     Format,
     LoadOptions,
+    Recognised,
     check_fits,
     load_dictionary,
+    recognise,
     with_k,
+    with_prefix,
     with_threshold,
     zoo_folder,
     zoo_names,
 )
-from latentbench.adapters._routesae import Pooling, RouteSae, Routing, SpliceMode, route_tokens, routed_sites
+from latentbench.adapters._routesae import (
+    Pooling,
+    RouteSae,
+    Routing,
+    SpliceMode,
+    route_tokens,
+    routed_sites,
+    soft_weights,
+)
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
-from latentbench.adapters._splice import SteerLatent, splice_edits, steering_edits, written_masks
+from latentbench.adapters._splice import (
+    SteerLatent,
+    splice_edits,
+    steering_edits,
+    steering_rows,
+    written_masks,
+)
 from latentbench.adapters._transforms import InputTransform, Transformed
 
 __all__ = [
+    "CONTROL_SCHEMES",
+    "AbsTopKGate",
     "Codes",
+    "Crosscoder",
+    "CrosscoderWeights",
     "Dictionary",
     "DictionaryCard",
     "Format",
     "Gate",
+    "GatedGate",
     "IdentityDictionary",
     "InputTransform",
     "JumpReluGate",
     "LoadOptions",
     "Pooling",
+    "Recognised",
     "Reconstruction",
     "ReluGate",
     "RouteSae",
@@ -48,14 +80,20 @@ __all__ = [
     "check_fits",
     "codes_from_dense",
     "codes_from_topk",
+    "concat_codes",
     "decode_rows",
+    "load_control",
     "load_dictionary",
     "random_decoder",
+    "recognise",
     "route_tokens",
     "routed_sites",
+    "soft_weights",
     "splice_edits",
     "steering_edits",
+    "steering_rows",
     "with_k",
+    "with_prefix",
     "with_threshold",
     "written_masks",
     "zoo_folder",

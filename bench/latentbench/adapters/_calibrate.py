@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -13,6 +14,9 @@ from latentbench.errors import UserError
 from latentbench.lm import Site
 
 __all__ = ["calibrate"]
+
+_TIMES_TARGET, _AT_LEAST = 16, 1024
+"""Pre-activations that are looked at for each token: this many times the target, and this many at least."""
 
 
 def calibrate(
@@ -28,13 +32,22 @@ def calibrate(
     Raises:
         UserError: the sample is empty, or fewer latents than that ever have a positive pre-activation.
     """
-    everything = with_k(dictionary, dictionary.card.n_latents)
+    most = min(dictionary.card.n_latents, max(_AT_LEAST, math.ceil(_TIMES_TARGET * target_l0)))
+    everything = with_k(dictionary, most)
     tokens = 0
     positive: list[Tensor] = []
+    cut = 0.0
     for acts in batches:
         codes = everything.encode(acts)
         tokens += codes.n_tokens
-        positive.append(codes.values[codes.values > 0].float().cpu())
+        above = codes.values.clamp(min=0)
+        positive.append(above[above > 0].float().cpu())
+        if most < dictionary.card.n_latents:
+            # Of a token that has this many positive ones, smaller ones were left out.
+            smallest = torch.full((codes.n_tokens,), torch.inf, device=above.device, dtype=above.dtype)
+            smallest.scatter_reduce_(0, codes.rows(), above, "amin")
+            full = smallest[codes.counts() >= most]
+            cut = max(cut, float(full.max()) if len(full) else 0.0)
     values = torch.cat(positive) if positive else torch.empty(0)
     wanted = round(target_l0 * tokens)
     if not 1 <= wanted <= len(values):
@@ -45,4 +58,12 @@ def calibrate(
     ordered = values.sort(descending=True).values
     # Halfway to the next value, so that rounding can't move an activation across.
     below = float(ordered[wanted]) if wanted < len(ordered) else 0.0
-    return with_threshold(dictionary, (float(ordered[wanted - 1]) + below) / 2)
+    threshold = (float(ordered[wanted - 1]) + below) / 2
+    if threshold < cut:
+        raise UserError(
+            f"dictionary {dictionary.card.name!r} can't be calibrated to L0 {target_l0:g}: some tokens would have "
+            f"more than {most} active latents, {_TIMES_TARGET} times the target; set the sparsity by k instead"
+        )
+    calibrated = with_threshold(dictionary, threshold)
+    calibrated.card = calibrated.card.model_copy(update={"nominal_l0": float(target_l0)})
+    return calibrated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from latentbench.errors import AdapterError
 
-__all__ = ["Codes", "codes_from_dense", "codes_from_topk", "decode_rows"]
+__all__ = ["Codes", "codes_from_dense", "codes_from_topk", "concat_codes", "decode_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,8 @@ class Codes:
     """Width of the dictionary."""
     context: Mapping[str, Tensor] = field(default_factory=dict)
     """Per-token state that decoding needs, each `Tensor[token, ...]`: `mean` and `std` of the
-    standardisation, `route` (index into the card's reads) and `route_probability`."""
+    standardisation, `route` (index into the card's reads) and `route_probability`, `skip` (the output of a
+    transcoder's linear skip)."""
 
     @property
     def n_tokens(self) -> int:
@@ -110,6 +111,23 @@ def codes_from_dense(dense: Tensor, context: Mapping[str, Tensor] | None = None)
     rows, latents = dense.nonzero(as_tuple=True)
     counts = torch.bincount(rows, minlength=dense.shape[0])
     return Codes(latents, dense[rows, latents], _offsets(counts), dense.shape[1], context or {})
+
+
+def concat_codes(parts: Sequence[Codes]) -> Codes:
+    """The codes of several batches of tokens, one after the other.
+
+    Args:
+        parts: at least one; all of one width and with the same context entries.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return Codes(
+        torch.cat([part.latents for part in parts]),
+        torch.cat([part.values for part in parts]),
+        _offsets(torch.cat([part.counts() for part in parts])),
+        parts[0].n_latents,
+        {name: torch.cat([part.context[name] for part in parts]) for name in parts[0].context},
+    )
 
 
 def decode_rows(codes: Codes, w_dec: Tensor, bias: Tensor | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import torch
@@ -12,11 +12,42 @@ from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._codes import Codes, codes_from_dense
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
-from latentbench.errors import AdapterError
+from latentbench.errors import AdapterError, UserError
 from latentbench.identity import sha256_json
-from latentbench.lm import Site
+from latentbench.lm import LM, Site
 
-__all__ = ["IdentityDictionary", "random_decoder"]
+__all__ = ["CONTROL_SCHEMES", "IdentityDictionary", "load_control", "random_decoder"]
+
+CONTROL_SCHEMES = ("identity", "random-decoder")
+"""What a source of a control begins with, before a colon."""
+
+
+def load_control(scheme: str, rest: str, lm: LM | None, load: Callable[[str], Dictionary]) -> Dictionary:
+    """A control by the two parts of its source.
+
+    Args:
+        scheme: one of `CONTROL_SCHEMES`.
+        rest: what follows the colon.
+        lm: the model it will be used with, if known.
+        load: loads the dictionary that a control is made from.
+
+    Raises:
+        UserError: the rest does not fit the scheme.
+    """
+    if scheme == "identity":
+        return _identity(rest, lm)
+    return random_decoder(load(rest))
+
+
+def _identity(rest: str, lm: LM | None) -> IdentityDictionary:
+    name, _, width = rest.partition(":")
+    if not width and lm is None:
+        raise UserError(f"identity:{rest} needs a width: load it with lm=..., or write identity:{name}:576")
+    if width and not width.isdigit():
+        raise UserError(f"identity:{rest}: {width!r} is not a width; write identity:{name}:576")
+    site = lm.site(name) if lm is not None else Site.parse(name)
+    d_model = int(width) if width else lm.d_model if lm is not None else 0
+    return IdentityDictionary(site, d_model, torch.device("cpu"), torch.float32)
 
 
 class IdentityDictionary(Dictionary):

@@ -8,21 +8,25 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from latentbench.adapters._controls import IdentityDictionary, random_decoder
+from latentbench.adapters._controls import CONTROL_SCHEMES, load_control
+from latentbench.adapters._crosscoder import Crosscoder
 from latentbench.adapters._dictionary import Dictionary
-from latentbench.adapters._gates import ThresholdGate, TopKGate
+from latentbench.adapters._gates import AbsTopKGate, Gate, ThresholdGate, TopKGate
 from latentbench.adapters._routesae import RouteSae
 from latentbench.adapters._sae import SparseAutoencoder
 from latentbench.errors import AdapterError, UserError, unknown_name
-from latentbench.lm import DTYPES, LM, Site
+from latentbench.lm import DTYPES, LM
 from latentbench.registry import FORMATS
 
 __all__ = [
     "Format",
     "LoadOptions",
+    "Recognised",
     "check_fits",
     "load_dictionary",
+    "recognise",
     "with_k",
+    "with_prefix",
     "with_threshold",
     "zoo_folder",
     "zoo_names",
@@ -35,6 +39,28 @@ class LoadOptions(NamedTuple):
     mode: str | None = None
     """"paper", "code" or "corrected", for families whose paper and code part; None keeps what the file
     says."""
+    site: str | None = None
+    """The site, where the checkpoint does not say it; for MLSAE, which of its sites. One that contradicts the
+    checkpoint is refused."""
+    k: int | None = None
+    """Active latents per token of a TopK family, where the checkpoint does not hold it."""
+    architecture: str | None = None
+    """Family, where the tensors can't tell, such as "topk" or "mlsae"."""
+    pooling: str | None = None
+    """"sum" or "mean" over sites, for RouteSAE where the file name does not tell."""
+    n_layers: int | None = None
+    """Layers of the language model, where the sites can't be derived otherwise."""
+    prefix: int | None = None
+    """The first so many latents of a matryoshka dictionary only; the end of one of its groups."""
+
+
+class Recognised(NamedTuple):
+    """A format that takes a path for one of its own."""
+
+    format: str
+    """Its name in the registry."""
+    reason: str
+    """What gave the path away, in words."""
 
 
 class Format(Protocol):
@@ -55,6 +81,7 @@ def load_dictionary(
     k: int | None = None,
     threshold: float | None = None,
     mode: str | None = None,
+    options: LoadOptions | None = None,
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     lm: LM | None = None,
@@ -62,12 +89,14 @@ def load_dictionary(
     """Load a dictionary.
 
     Args:
-        source: `zoo:NAME`; a path to a checkpoint (the format is recognised); `release/id` of SAELens;
-            `identity:SITE` or `identity:SITE:WIDTH`; `random-decoder:SOURCE`.
+        source: `zoo:NAME`; a path to a checkpoint (the format is recognised, see `recognise`); `release/id` of
+            SAELens; a control such as `identity:SITE` or `random-decoder:SOURCE`, see `load_control`.
         k: keep the k largest latents per token instead of what the file says.
         threshold: gate all latents at one threshold instead (the calibrated mode). Not together with `k`.
         mode: preset of the places where paper and code part: "paper", "code" or "corrected" (the default of
             our own checkpoints).
+        options: what a checkpoint does not say of itself, and which part of it to take; `k`, `mode` and `lm` are
+            filled in from the other arguments.
         device: where to put the weights.
         dtype: "float32", "bfloat16", "float16" or "float64".
         lm: the model it will be used with; if given, sites and width are checked against it.
@@ -79,7 +108,17 @@ def load_dictionary(
         raise unknown_name("dtype", dtype, DTYPES)
     if mode not in (None, "paper", "code", "corrected"):
         raise unknown_name("mode", str(mode), ["paper", "code", "corrected"])
-    dictionary = _load(source, LoadOptions(mode), lm)
+    asked = options or LoadOptions()
+    if asked.pooling not in (None, "sum", "mean"):
+        raise unknown_name("pooling", asked.pooling, ["sum", "mean"])
+    asked = asked._replace(
+        mode=mode or asked.mode,
+        k=k if k is not None else asked.k,
+        n_layers=lm.n_layers if lm is not None else asked.n_layers,
+    )
+    dictionary = _load(source, asked, lm)
+    if asked.prefix is not None:
+        dictionary = with_prefix(dictionary, asked.prefix)
     if k is not None and threshold is not None:
         raise UserError(
             f"both k = {k} and threshold = {threshold} were given: they are two ways to set the sparsity"
@@ -113,25 +152,74 @@ def check_fits(dictionary: Dictionary, lm: LM) -> None:
 def with_k(dictionary: Dictionary, k: int) -> Dictionary:
     """The same dictionary with the k largest latents per token (`topk` mode of fixed sparsity).
 
+    Families that keep signed values go on doing so.
+
     Raises:
         AdapterError: the family has no gate to replace.
     """
-    if isinstance(dictionary, (SparseAutoencoder, RouteSae)):
-        sae = dictionary if isinstance(dictionary, SparseAutoencoder) else dictionary.sae
-        signed = isinstance(sae.gate, TopKGate) and not sae.gate.rectify
-        return dictionary.with_gate(TopKGate(k, rectify=not signed))
-    raise AdapterError(f"{dictionary.card.name!r} is a {dictionary.card.family}: its sparsity can't be set")
+    gate = _gated(dictionary).gate
+    if isinstance(gate, AbsTopKGate):
+        return _regated(dictionary, AbsTopKGate(k))
+    signed = isinstance(gate, TopKGate) and not gate.rectify
+    return _regated(dictionary, TopKGate(k, rectify=not signed))
 
 
 def with_threshold(dictionary: Dictionary, threshold: float) -> Dictionary:
     """The same dictionary with one threshold for all latents (`calibrated` mode of fixed sparsity).
 
     Raises:
-        AdapterError: the family has no gate to replace.
+        AdapterError: the family has no gate to replace, or keeps latents by size whatever their sign.
     """
-    if isinstance(dictionary, (SparseAutoencoder, RouteSae)):
-        return dictionary.with_gate(ThresholdGate(threshold))
+    if isinstance(_gated(dictionary).gate, AbsTopKGate):
+        raise AdapterError(
+            f"{dictionary.card.name!r} ranks latents by size, negative ones too: one threshold from below can't "
+            "stand in for that; set its k instead"
+        )
+    return _regated(dictionary, ThresholdGate(threshold))
+
+
+def with_prefix(dictionary: Dictionary, n: int) -> Dictionary:
+    """The first n latents of a matryoshka dictionary, which is a smaller dictionary by itself.
+
+    Raises:
+        AdapterError: the card names no groups, or n is not the end of one.
+    """
+    groups = dictionary.card.options.get("groups")
+    if not groups or not isinstance(dictionary, SparseAutoencoder):
+        raise AdapterError(
+            f"{dictionary.card.name!r} is a {dictionary.card.family} whose card names no groups: only a prefix of "
+            "a matryoshka dictionary is one by itself"
+        )
+    if n not in groups:
+        raise AdapterError(
+            f"{dictionary.card.name!r} has prefixes of {', '.join(map(str, groups))} latents; {n} would cut a group"
+        )
+    card = dictionary.card.model_copy(
+        update={
+            "name": f"{dictionary.card.name}, first {n}",
+            "n_latents": n,
+            "options": {
+                **dictionary.card.options,
+                "groups": [size for size in groups if size <= n],
+                "prefix": n,
+            },
+        }
+    )
+    return dictionary.narrow(torch.arange(n, device=dictionary.device), card)
+
+
+def _gated(dictionary: Dictionary) -> SparseAutoencoder | Crosscoder:
+    if isinstance(dictionary, RouteSae):
+        return dictionary.sae
+    if isinstance(dictionary, SparseAutoencoder | Crosscoder):
+        return dictionary
     raise AdapterError(f"{dictionary.card.name!r} is a {dictionary.card.family}: its sparsity can't be set")
+
+
+def _regated(dictionary: Dictionary, gate: Gate) -> Dictionary:
+    if isinstance(dictionary, RouteSae):
+        return dictionary.with_gate(gate)
+    return _gated(dictionary).with_gate(gate)
 
 
 def zoo_folder() -> Path:
@@ -144,16 +232,25 @@ def zoo_names() -> list[str]:
     return sorted(path.stem for path in zoo_folder().glob("*.safetensors"))
 
 
+def recognise(path: Path) -> list[Recognised]:
+    """The formats that take a path for a checkpoint of their own, with the reason; usually one or none."""
+    found: list[Recognised] = []
+    for name in FORMATS.names():
+        checkpoint: Format = FORMATS.load(name)
+        reason = checkpoint.recognise(path)
+        if reason is not None:
+            found.append(Recognised(name, reason))
+    return found
+
+
 def _load(source: str, options: LoadOptions, lm: LM | None) -> Dictionary:
     scheme, _, rest = source.partition(":")
     if scheme == "zoo":
         if rest not in zoo_names():
             raise unknown_name("zoo dictionary", rest, zoo_names())
         return _relabel(_recognised(zoo_folder() / f"{rest}.safetensors", options), source)
-    if scheme == "random-decoder":
-        return random_decoder(_load(rest, options, lm))
-    if scheme == "identity":
-        return _identity(rest, lm)
+    if rest and scheme in CONTROL_SCHEMES:
+        return load_control(scheme, rest, lm, lambda inner: _load(inner, options, lm))
     path = Path(source)
     if path.exists():
         return _relabel(_recognised(path, options), path.name)
@@ -165,19 +262,25 @@ def _load(source: str, options: LoadOptions, lm: LM | None) -> Dictionary:
         "dictionary",
         source,
         [f"zoo:{name}" for name in zoo_names()],
-        hint="Or give a path that exists, a SAELens release/id, identity:SITE or random-decoder:SOURCE.",
+        hint=f"Or give a path that exists, a SAELens release/id, or a control ({', '.join(CONTROL_SCHEMES)}).",
     )
 
 
 def _recognised(path: Path, options: LoadOptions) -> Dictionary:
-    tried: list[str] = []
-    for name in FORMATS.names():
-        checkpoint: Format = FORMATS.load(name)
-        if checkpoint.recognise(path) is not None:
-            return checkpoint.load(path, options)
-        tried.append(name)
-    held = f"it holds {_listing(path)}" if path.is_dir() else "it is a file"
-    raise AdapterError(f"{str(path)!r} is no checkpoint of a format known here ({', '.join(tried)}): {held}")
+    found = recognise(path)
+    if len(found) > 1:
+        reasons = "; ".join(f"{one.format}: {one.reason}" for one in found)
+        raise AdapterError(
+            f"{path.name!r} fits {len(found)} formats ({reasons}): which one is right would be a guess; move the "
+            "checkpoint to a folder of its own, or remove the format that you don't need"
+        )
+    if not found:
+        held = f"it holds {_listing(path)}" if path.is_dir() else "it is a file"
+        raise AdapterError(
+            f"{str(path)!r} is no checkpoint of a format known here ({', '.join(FORMATS.names())}): {held}"
+        )
+    checkpoint: Format = FORMATS.load(found[0].format)
+    return checkpoint.load(path, options)
 
 
 def _listing(path: Path) -> str:
@@ -188,14 +291,3 @@ def _listing(path: Path) -> str:
 def _relabel(dictionary: Dictionary, source: str) -> Dictionary:
     dictionary.card = dictionary.card.model_copy(update={"source": source})
     return dictionary
-
-
-def _identity(rest: str, lm: LM | None) -> IdentityDictionary:
-    name, _, width = rest.partition(":")
-    if not width and lm is None:
-        raise UserError(f"identity:{rest} needs a width: load it with lm=..., or write identity:{name}:576")
-    if width and not width.isdigit():
-        raise UserError(f"identity:{rest}: {width!r} is not a width; write identity:{name}:576")
-    site = lm.site(name) if lm is not None else Site.parse(name)
-    d_model = int(width) if width else lm.d_model if lm is not None else 0
-    return IdentityDictionary(site, d_model, torch.device("cpu"), torch.float32)

@@ -18,14 +18,14 @@ from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._codes import Codes
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
 from latentbench.adapters._gates import Gate
-from latentbench.adapters._sae import SparseAutoencoder
+from latentbench.adapters._sae import SparseAutoencoder, with_gate_card
 from latentbench.errors import AdapterError
 from latentbench.lm import Site
 
-__all__ = ["Pooling", "RouteSae", "Routing", "SpliceMode", "route_tokens", "routed_sites"]
+__all__ = ["Pooling", "RouteSae", "Routing", "SpliceMode", "route_tokens", "routed_sites", "soft_weights"]
 
 Pooling = Literal["sum", "mean"]
-Routing = Literal["hard", "random"]
+Routing = Literal["hard", "soft", "random"]
 SpliceMode = Literal["paper", "code", "corrected"]
 
 
@@ -53,7 +53,7 @@ def route_tokens(
         stacked: `Float[Tensor, "site token d"]`, standardised.
         router: `Float[Tensor, "site d"]`; for "random" only row 0 is used, a unit vector.
         pooling: "sum" (the paper) or "mean" over sites.
-        routing: see above.
+        routing: see above; "soft" chooses no site, see `soft_weights`.
 
     Returns:
         The chosen site of each token, `Int64[Tensor, "token"]`, and the probability its input is scaled by,
@@ -64,19 +64,26 @@ def route_tokens(
         turns = (stacked[0] @ router[0] * 7.0).remainder(1.0)
         route = (turns * stacked.shape[0]).long().clamp(max=stacked.shape[0] - 1)
         return route, torch.ones_like(turns)
-    pooled = stacked.sum(dim=0) if pooling == "sum" else stacked.mean(dim=0)
-    probabilities = torch.softmax(pooled @ router.T, dim=-1)
-    best, route = probabilities.max(dim=-1)
+    best, route = soft_weights(stacked, router, pooling).max(dim=-1)
     return route, best
 
 
+def soft_weights(stacked: Tensor, router: Tensor, pooling: Pooling) -> Tensor:
+    """Probability of every site, `Float[Tensor, "token site"]` (equations 5 to 7); see `route_tokens`."""
+    pooled = stacked.sum(dim=0) if pooling == "sum" else stacked.mean(dim=0)
+    return torch.softmax(pooled @ router.T, dim=-1)
+
+
 class RouteSae(Dictionary):
-    """A shared SAE behind a hard router.
+    """A shared SAE behind a router.
 
     Encoding scales the routed, standardised activation by the route's probability p (equation 9). What a
     spliced pass does with p is where text and code part: `paper` encodes p x and writes the reconstruction of
     p x as it is; `code` encodes x without p; `corrected` encodes p x and divides the reconstruction by p, so
     that a perfect SAE reproduces x.
+
+    Soft routing (equation 14) encodes the mean of the sites weighted by their probabilities. It can be encoded and
+    counted, but belongs to no site, so it can't be decoded into the model; the paper's code refuses that as well.
     """
 
     def __init__(
@@ -96,7 +103,7 @@ class RouteSae(Dictionary):
             sae: the shared SAE, with the input transform "standardise".
             pooling: how the router pools sites.
             splice: see the class.
-            routing: see `route_tokens`. Soft routing is a training variant only; it can't be spliced.
+            routing: see `route_tokens` and the class.
 
         Raises:
             AdapterError: router and card disagree, or the router holds NaN.
@@ -136,9 +143,28 @@ class RouteSae(Dictionary):
         stacked = torch.stack([self.sae.transform.apply(acts[site]).acts for site in self.reads])
         return route_tokens(stacked, self.router, self.pooling, self.routing)
 
+    def _soft_input(self, acts: Mapping[Site, Tensor]) -> Tensor:
+        stacked = torch.stack([self.sae.transform.apply(acts[site]).acts for site in self.reads])
+        weights = soft_weights(stacked, self.router, self.pooling)
+        return torch.einsum("ts,std->td", weights, stacked)
+
+    def needs_a_site(self) -> None:
+        """Check that tokens have a site to be written at.
+
+        Raises:
+            AdapterError: routing is soft.
+        """
+        if self.routing == "soft":
+            raise AdapterError(
+                f"{self.card.name!r} was trained with soft routing, which reads a mean of all sites and so has no "
+                "site to be spliced or steered at; only hard and random routing have"
+            )
+
     def encode(self, acts: Mapping[Site, Tensor] | Mapping[str, Tensor]) -> Codes:
         """See `Dictionary.encode`."""
         gathered = self.gather(acts)
+        if self.routing == "soft":
+            return self.sae.encode_transformed(self._soft_input(gathered), {})
         route, probability = self.route(gathered)
         chosen = torch.stack([gathered[site] for site in self.reads])[
             route, torch.arange(len(route), device=route.device)
@@ -147,17 +173,27 @@ class RouteSae(Dictionary):
 
     def encode_at(self, site: Site, acts: Tensor, context: Mapping[str, Tensor]) -> Codes:
         """See `Dictionary.encode_at`; route and probability stay those of the clean pass."""
-        kept = {name: context[name] for name in ("route", "route_probability")}
+        self.needs_a_site()
+        kept = self._kept(context)
         acts = acts.to(device=self.device, dtype=self.dtype)
         return self._encode(acts, kept, scale=self.splice != "code")
+
+    @staticmethod
+    def _kept(context: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: context[name] for name in ("route", "route_probability")}
 
     def _encode(self, acts: Tensor, context: Mapping[str, Tensor], *, scale: bool) -> Codes:
         transformed = self.sae.transform.apply(acts)
         inputs = transformed.acts * context["route_probability"][:, None] if scale else transformed.acts
-        return self.sae.gate(self.sae.weights.pre_activations(inputs), {**transformed.context, **context})
+        return self.sae.encode_transformed(inputs, {**transformed.context, **context})
 
     def decode(self, codes: Codes) -> dict[Site, Written]:
-        """See `Dictionary.decode`: each token is written only at its routed site."""
+        """See `Dictionary.decode`: each token is written only at its routed site.
+
+        Raises:
+            AdapterError: routing is soft.
+        """
+        self.needs_a_site()
         predicted = self.sae.decode_input(codes)
         if self.splice == "corrected":
             predicted = predicted / codes.context["route_probability"][:, None].to(predicted.dtype)
@@ -180,20 +216,29 @@ class RouteSae(Dictionary):
 
     def raw_scale(self, site: Site, acts: Tensor) -> Tensor:
         """See `Dictionary.raw_scale`."""
+        self.needs_a_site()
         return self.sae.raw_scale(site, acts)
 
     def routed(self, codes: Codes) -> Tensor | None:
-        """The routed site of every token."""
-        return codes.context["route"]
+        """The routed site of every token; None if routing is soft."""
+        return codes.context.get("route")
 
     def reconstructions(self, acts: Mapping[Site, Tensor], codes: Codes) -> dict[str, Reconstruction]:
-        """See `Dictionary.reconstructions`; "input" compares with p x, "raw" with the routed x itself."""
+        """See `Dictionary.reconstructions`; "input" compares with p x, "raw" with the routed x itself.
+
+        "raw" is what a splice writes: under `code` that is the reconstruction of x without p. Soft routing has
+        "input" alone.
+        """
+        predicted = self.sae.decode_input(codes)
+        if self.routing == "soft":
+            return {"input": Reconstruction(self._soft_input(self.gather(acts)), predicted)}
         stacked = torch.stack([acts[site].to(device=self.device, dtype=self.dtype) for site in self.reads])
         route = codes.context["route"]
         raw = stacked[route, torch.arange(len(route), device=route.device)]
         probability = codes.context["route_probability"][:, None]
-        predicted = self.sae.decode_input(codes)
         unscaled = predicted / probability if self.splice == "corrected" else predicted
+        if self.splice == "code":
+            unscaled = self.sae.decode_input(self._encode(raw, self._kept(codes.context), scale=False))
         return {
             "raw": Reconstruction(raw, self.sae.transform.undo(unscaled, codes.context)),
             "input": Reconstruction(self.sae.transform.apply(raw).acts * probability, predicted),
@@ -206,7 +251,7 @@ class RouteSae(Dictionary):
 
     def with_gate(self, gate: Gate) -> RouteSae:
         """The same RouteSAE under another gate; the card's options say so."""
-        card = self.card.model_copy(update={"options": {**self.card.options, **gate.describe()}})
+        card = with_gate_card(self.card, self.sae.gate, gate)
         return RouteSae(card, self.router, self.sae.with_gate(gate), self.pooling, self.splice, self.routing)
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:

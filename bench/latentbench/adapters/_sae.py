@@ -1,9 +1,9 @@
-"""Single-site sparse autoencoders: affine encoder, a gate, linear decoder, on transformed input."""
+"""Sparse autoencoders and transcoders: affine encoder, a gate, linear decoder, on transformed input."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -12,14 +12,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from latentbench.adapters._card import DictionaryCard
-from latentbench.adapters._codes import Codes, decode_rows
+from latentbench.adapters._codes import Codes, concat_codes, decode_rows
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
-from latentbench.adapters._gates import Gate, JumpReluGate
+from latentbench.adapters._gates import Gate, GatedGate
 from latentbench.adapters._transforms import InputTransform
 from latentbench.errors import AdapterError
 from latentbench.lm import Site
 
-__all__ = ["SaeWeights", "SparseAutoencoder"]
+__all__ = ["SaeWeights", "SparseAutoencoder", "encode_in_blocks", "with_gate_card"]
+
+BLOCK_BYTES = 64 * 2**20
+"""Most bytes of pre-activations that are held at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +34,24 @@ class SaeWeights:
     b_enc: Tensor
     """`Float[Tensor, "latent"]`."""
     w_dec: Tensor
-    """`Float[Tensor, "latent d"]`."""
+    """`Float[Tensor, "latent d_out"]`; d_out is d but for transcoders between sites of two widths."""
     b_dec: Tensor
-    """`Float[Tensor, "d"]`, added after decoding."""
+    """`Float[Tensor, "d_out"]`, added after decoding."""
     b_pre: Tensor | None
     """`Float[Tensor, "d"]`, subtracted before encoding; None where the family has no pre-bias."""
+    skip: Tensor | None = None
+    """`Float[Tensor, "d_out d"]`: a transcoder's linear path from its raw input to its output, if it has one."""
 
     def __post_init__(self) -> None:
         latents, width = self.w_enc.shape
-        wanted = {"b_enc": (latents,), "w_dec": (latents, width), "b_dec": (width,), "b_pre": (width,)}
+        out = self.w_dec.shape[-1] if self.w_dec.dim() == 2 else width
+        wanted = {
+            "b_enc": (latents,),
+            "w_dec": (latents, out),
+            "b_dec": (out,),
+            "b_pre": (width,),
+            "skip": (out, width),
+        }
         for name, shape in wanted.items():
             value = getattr(self, name)
             if value is not None and tuple(value.shape) != shape:
@@ -64,23 +76,56 @@ class SaeWeights:
 
     def to(self, device: torch.device | str | None, dtype: torch.dtype | None) -> SaeWeights:
         """The same weights elsewhere or in another type."""
+        return self._mapped(lambda _name, weight: weight.to(device=device, dtype=dtype))
 
-        def moved(weight: Tensor) -> Tensor:
-            return weight.to(device=device, dtype=dtype)
+    def narrow(self, latents: Tensor) -> SaeWeights:
+        """The weights of some latents only, `Int64[Tensor, "n"]`."""
+        own = ("w_enc", "b_enc", "w_dec")
+        return self._mapped(lambda name, weight: weight[latents] if name in own else weight)
 
-        return SaeWeights(
-            w_enc=moved(self.w_enc),
-            b_enc=moved(self.b_enc),
-            w_dec=moved(self.w_dec),
-            b_dec=moved(self.b_dec),
-            b_pre=None if self.b_pre is None else moved(self.b_pre),
+    def _mapped(self, change: Callable[[str, Tensor], Tensor]) -> SaeWeights:
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(
+            self, **{name: change(name, value) for name, value in held.items() if value is not None}
         )
 
 
-class SparseAutoencoder(Dictionary):
-    """A single-site SAE: x -> transform -> W_enc (x - b_pre) + b_enc -> gate -> W_dec z + b_dec -> undone.
+def encode_in_blocks(
+    pre_activations: Callable[[Tensor], Tensor],
+    gate: Gate,
+    inputs: Tensor,
+    n_latents: int,
+    context: Mapping[str, Tensor],
+) -> Codes:
+    """Gate the pre-activations of many tokens, a block at a time, so that memory does not grow with them.
 
-    ReLU, TopK, JumpReLU and threshold families differ only in their gate.
+    Args:
+        pre_activations: from `Float[Tensor, "token d"]` to `Float[Tensor, "token latent"]`.
+        gate: makes codes of them.
+        inputs: `Float[Tensor, "token d"]`.
+        n_latents: width of the dictionary.
+        context: per-token state that the codes carry.
+    """
+    block = max(1, BLOCK_BYTES // (n_latents * inputs.element_size()))
+    if len(inputs) <= block:
+        return gate(pre_activations(inputs), context)
+    return concat_codes(
+        [
+            gate(
+                pre_activations(inputs[first : first + block]),
+                {name: value[first : first + block] for name, value in context.items()},
+            )
+            for first in range(0, len(inputs), block)
+        ]
+    )
+
+
+class SparseAutoencoder(Dictionary):
+    """One site in, one site out: x -> transform -> W_enc (x - b_pre) + b_enc -> gate -> W_dec z + b_dec -> undone.
+
+    The families differ in their gate. Where the site written is another than the site read it is a transcoder:
+    it predicts one activation from another, and nothing is undone, since the input's scale says nothing of the
+    output's.
     """
 
     def __init__(
@@ -89,10 +134,10 @@ class SparseAutoencoder(Dictionary):
         """Put an SAE together.
 
         Args:
-            card: its card; reads and writes must be one and the same site.
+            card: its card; it reads one site and writes one site.
             weights: encoder and decoder.
             gate: how pre-activations become codes.
-            transform: what is done to the input first and undone last.
+            transform: what is done to the input first and undone last; only "none" for a transcoder.
 
         Raises:
             AdapterError: the card and the weights disagree, or the weights hold NaN.
@@ -102,10 +147,36 @@ class SparseAutoencoder(Dictionary):
                 f"card of {card.name!r} says {card.n_latents} latents of width {card.d_model}, but the "
                 f"weights are {tuple(weights.w_enc.shape)}"
             )
+        if len(card.reads) != 1 or len(card.writes) != 1:
+            raise AdapterError(
+                f"card of {card.name!r} reads {', '.join(card.reads)} and writes {', '.join(card.writes)}: an "
+                "SAE has one site each; several are a RouteSAE or a crosscoder"
+            )
         self.card = card
         self.weights = weights
         self.gate = gate
         self.transform = transform
+        if self.is_transcoder:
+            if transform.kind != "none":
+                raise AdapterError(
+                    f"{card.name!r} is a transcoder with the input transform {transform.kind!r}: what it would "
+                    "take to undo that at the output is not defined; only 'none' is"
+                )
+        elif weights.skip is not None or weights.w_dec.shape[1] != card.d_model:
+            raise AdapterError(
+                f"{card.name!r} reads and writes {card.reads[0]}, but has "
+                + (
+                    "a skip matrix"
+                    if weights.skip is not None
+                    else f"decoder rows of {weights.w_dec.shape[1]}"
+                )
+                + ": it is a transcoder, and its card must name the site that it writes"
+            )
+
+    @property
+    def is_transcoder(self) -> bool:
+        """Whether it writes another site than it reads."""
+        return self.reads != self.writes
 
     @property
     def device(self) -> torch.device:
@@ -119,25 +190,44 @@ class SparseAutoencoder(Dictionary):
 
     @property
     def site(self) -> Site:
-        """The one site it reads and writes."""
+        """The one site it reads."""
         return self.reads[0]
 
     def encode(self, acts: Mapping[Site, Tensor] | Mapping[str, Tensor]) -> Codes:
         """See `Dictionary.encode`."""
-        return self.encode_at(self.site, self.gather(acts)[self.site], {})
+        return self._encode(self.gather(acts)[self.site])
 
     def encode_at(self, site: Site, acts: Tensor, context: Mapping[str, Tensor]) -> Codes:
-        """See `Dictionary.encode_at`; the statistics are always those of the activation given."""
-        transformed = self.transform.apply(acts.to(device=self.device, dtype=self.dtype))
-        return self.gate(self.weights.pre_activations(transformed.acts), transformed.context)
+        """See `Dictionary.encode_at`; the statistics are always those of the activation given.
+
+        Raises:
+            AdapterError: it is a transcoder, whose output can't be encoded.
+        """
+        if self.is_transcoder:
+            raise AdapterError(
+                f"{self.card.name!r} is a transcoder: it encodes {self.site}, not what it writes at {site}"
+            )
+        return self._encode(acts.to(device=self.device, dtype=self.dtype))
+
+    def _encode(self, acts: Tensor) -> Codes:
+        transformed = self.transform.apply(acts)
+        context = dict(transformed.context)
+        if self.weights.skip is not None:
+            context["skip"] = functional.linear(acts, self.weights.skip)
+        return self.encode_transformed(transformed.acts, context)
+
+    def encode_transformed(self, inputs: Tensor, context: Mapping[str, Tensor]) -> Codes:
+        """Codes of inputs that the transform is done to already, `Float[Tensor, "token d"]`."""
+        return encode_in_blocks(self.weights.pre_activations, self.gate, inputs, self.card.n_latents, context)
 
     def decode(self, codes: Codes) -> dict[Site, Written]:
         """See `Dictionary.decode`."""
-        return {self.site: Written(None, self.transform.undo(self.decode_input(codes), codes.context))}
+        return {self.writes[0]: Written(None, self.transform.undo(self.decode_input(codes), codes.context))}
 
     def decode_input(self, codes: Codes) -> Tensor:
-        """Reconstruction in the space after the input transform, `Float[Tensor, "token d"]`."""
-        return decode_rows(codes, self.weights.w_dec, self.weights.b_dec)
+        """Reconstruction in the space after the input transform, `Float[Tensor, "token d_out"]`."""
+        decoded = decode_rows(codes, self.weights.w_dec, self.weights.b_dec)
+        return decoded if self.weights.skip is None else decoded + codes.context["skip"].to(decoded)
 
     def write_vectors(
         self, latents: Sequence[int], context: Mapping[str, Tensor] | None = None
@@ -146,7 +236,7 @@ class SparseAutoencoder(Dictionary):
         rows = self.weights.w_dec[torch.as_tensor(list(latents), device=self.device)]
         if context is not None:
             rows = rows[None] if self.transform.kind == "none" else context["std"].to(rows)[:, :, None] * rows
-        return {self.site: rows}
+        return {self.writes[0]: rows}
 
     def raw_scale(self, site: Site, acts: Tensor) -> Tensor:
         """See `Dictionary.raw_scale`."""
@@ -159,8 +249,8 @@ class SparseAutoencoder(Dictionary):
         return None
 
     def reconstructions(self, acts: Mapping[Site, Tensor], codes: Codes) -> dict[str, Reconstruction]:
-        """See `Dictionary.reconstructions`."""
-        raw = acts[self.site].to(device=self.device, dtype=self.dtype)
+        """See `Dictionary.reconstructions`; a transcoder's target is the activation at the site it writes."""
+        raw = self._written(acts)
         predicted = self.decode_input(codes)
         return {
             "raw": Reconstruction(raw, self.transform.undo(predicted, codes.context)),
@@ -168,24 +258,55 @@ class SparseAutoencoder(Dictionary):
         }
 
     def relative_values(self, acts: Mapping[Site, Tensor], codes: Codes) -> Tensor:
-        """See `Dictionary.relative_values`."""
+        """See `Dictionary.relative_values`; a transcoder's are relative to the activation that it predicts."""
         scaled: Tensor = codes.values * self.weights.w_dec.norm(dim=1)[codes.latents]
         if self.transform.kind in ("standardise", "layer_norm"):
             return scaled / math.sqrt(self.card.d_model)
-        inputs = self.transform.apply(acts[self.site].to(device=self.device, dtype=self.dtype)).acts
+        inputs = self.transform.apply(self._written(acts)).acts
         norms: Tensor = (inputs - inputs.mean(dim=1, keepdim=True)).norm(dim=1)
         return scaled / norms.clamp(min=torch.finfo(norms.dtype).tiny)[codes.rows()]
 
+    def _written(self, acts: Mapping[Site, Tensor]) -> Tensor:
+        site = self.writes[0]
+        if site not in acts:
+            raise AdapterError(
+                f"{self.card.name!r} predicts {site}, but only {', '.join(map(str, acts))} was given: capture "
+                "every site that the card's `writes` names too"
+            )
+        return acts[site].to(device=self.device, dtype=self.dtype)
+
     def with_gate(self, gate: Gate) -> SparseAutoencoder:
-        """The same SAE under another gate; the card's options say so."""
-        kept = {name: value for name, value in self.card.options.items() if name not in self.gate.describe()}
-        options = {**kept, **gate.describe()}
-        card = self.card.model_copy(update={"options": options})
-        return SparseAutoencoder(card, self.weights, gate, self.transform)
+        """The same SAE under another gate; the card's options say so.
+
+        A gated SAE is then ranked by its magnitudes exp(r_mag) a + b_mag, and b_gate no longer plays a part.
+        """
+        weights = self.weights
+        if isinstance(self.gate, GatedGate) and not isinstance(gate, GatedGate):
+            growth = self.gate.r_mag.to(weights.w_enc).exp()
+            weights = replace(
+                weights, w_enc=weights.w_enc * growth[:, None], b_enc=self.gate.b_mag.to(weights.w_enc)
+            )
+        return SparseAutoencoder(with_gate_card(self.card, self.gate, gate), weights, gate, self.transform)
+
+    def narrow(self, latents: Tensor, card: DictionaryCard) -> SparseAutoencoder:
+        """The SAE of some latents only, `Int64[Tensor, "n"]`, under a card that says so."""
+        return SparseAutoencoder(
+            card, self.weights.narrow(latents), self.gate.narrow(latents), self.transform
+        )
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """See `Dictionary.to`."""
-        gate = self.gate
-        if isinstance(gate, JumpReluGate):  # thresholds stay in float32, see the gate
-            gate = replace(gate, threshold=gate.threshold.to(device=device))
-        return type(self)(self.card, self.weights.to(device, dtype), gate, self.transform)
+        return type(self)(self.card, self.weights.to(device, dtype), self.gate.to(device), self.transform)
+
+
+def with_gate_card(card: DictionaryCard, old: Gate, new: Gate) -> DictionaryCard:
+    """A card that tells of another gate: its options, and the sparsity that it asks for."""
+    gone = {*old.describe(), *new.describe()}
+    options = {name: value for name, value in card.options.items() if name not in gone}
+    k = new.describe().get("k")
+    return card.model_copy(
+        update={
+            "options": {**options, **new.describe()},
+            "nominal_l0": float(k) if isinstance(k, int) else None,
+        }
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,9 +11,10 @@ from torch import Tensor
 from latentbench.adapters._codes import Codes
 from latentbench.adapters._dictionary import Dictionary
 from latentbench.adapters._routesae import RouteSae
+from latentbench.errors import AdapterError
 from latentbench.lm import BOTH_PHASES, Edit, EditView, MapActivation, Phase, Site
 
-__all__ = ["SteerLatent", "splice_edits", "steering_edits", "written_masks"]
+__all__ = ["SteerLatent", "splice_edits", "steering_edits", "steering_rows", "written_masks"]
 
 
 def written_masks(dictionary: Dictionary, codes: Codes, measured: Tensor) -> dict[Site, Tensor]:
@@ -133,9 +134,35 @@ def steering_edits(
     """Edits that add one direction per row at every site the dictionary writes.
 
     Args:
-        dictionary: single-site dictionaries steer at their site, RouteSAE at each token's routed site.
-        directions: `Float[Tensor, "row d"]` in the dictionary's space: amounts times decoder rows.
+        dictionary: single-site dictionaries steer at their site, RouteSAE at each token's routed site, crosscoders
+            at all their sites.
+        directions: `Float[Tensor, "row d"]` in the dictionary's space: amounts times rows of `steering_rows`.
         phases: prompt tokens, generated tokens or both.
         skip_first: tokens left out at the start of every row.
     """
-    return [SteerLatent(site, dictionary, directions, phases, skip_first) for site in dictionary.writes]
+    writes = dictionary.writes
+    if isinstance(dictionary, RouteSae):
+        dictionary.needs_a_site()
+    width = dictionary.write_vectors([0])[writes[0]].shape[-1]
+    if directions.shape[1] not in (width, width * len(writes)):
+        raise AdapterError(
+            f"directions have width {directions.shape[1]}, but {dictionary.card.name!r} writes {len(writes)} sites "
+            f"of width {width}: give rows of `steering_rows`"
+        )
+    shared = directions.shape[1] == width
+    by_site = [directions] * len(writes) if shared else directions.split(width, dim=1)
+    return [
+        SteerLatent(site, dictionary, vectors, phases, skip_first)
+        for site, vectors in zip(writes, by_site, strict=True)
+    ]
+
+
+def steering_rows(dictionary: Dictionary, latents: Sequence[int]) -> Tensor:
+    """What one unit of each latent writes, as one row: `Float[Tensor, "latent d"]` in the dictionary's space.
+
+    Where the sites have directions of their own (crosscoders) they stand side by side, site after site.
+    """
+    written = list(dictionary.write_vectors(latents).values())
+    if all(vectors is written[0] for vectors in written):
+        return written[0]
+    return torch.cat(written, dim=1)

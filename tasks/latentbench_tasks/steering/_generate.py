@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latentbench.adapters import Dictionary, steering_edits
+from latentbench.adapters import Dictionary, steering_edits, steering_rows
 from latentbench.errors import UserError
 from latentbench.identity import sha256_text
 from latentbench.lm import BOTH_PHASES, LM, Phase
@@ -167,7 +167,7 @@ def directions(dictionary: Dictionary, choices: Sequence[Mapping[str, Any]]) -> 
     found: dict[str, Tensor] = {}
     for choice in choices:
         if choice["latents"]:
-            rows = next(iter(dictionary.write_vectors(choice["latents"]).values())).float()
+            rows = steering_rows(dictionary, choice["latents"]).float()
             units = torch.tensor(choice["units"], dtype=rows.dtype, device=rows.device)
             found[choice["concept"]] = (units[:, None] * rows).mean(dim=0)
     return found

@@ -25,6 +25,7 @@ from latentbench.adapters import (
     TopKGate,
     check_fits,
     load_dictionary,
+    steering_edits,
     zoo_folder,
     zoo_names,
 )
@@ -191,13 +192,20 @@ def test_bad_cards_are_refused(saved: Path, changes: dict[str, Any], message: st
         load_dictionary(str(saved))
 
 
-def test_soft_routing_can_not_be_measured(tmp_path: Path) -> None:
+def test_soft_routing_can_be_encoded_but_not_spliced(tmp_path: Path) -> None:
     path = save_dictionary(tmp_path, "toy", random_routesae(ROUTED), torch.float32)
     edit_card(
         path, options={**json.loads(path.with_suffix(".json").read_text())["options"], "routing": "soft"}
     )
-    with pytest.raises(AdapterError, match="only hard and random routing"):
-        load_dictionary(str(path))
+    soft = load_dictionary(str(path))
+    acts = {site: torch.randn((5, soft.card.d_model)) for site in soft.reads}
+    codes = soft.encode(acts)
+    pair = soft.reconstructions(acts, codes)["input"]
+    assert codes.n_tokens == len(pair.target) == 5
+    assert soft.routed(codes) is None
+    for refused in (lambda: soft.decode(codes), lambda: steering_edits(soft, torch.ones((1, 16)))):
+        with pytest.raises(AdapterError, match="only hard and random routing"):
+            refused()
 
 
 def test_files_that_are_no_checkpoints_are_described(tmp_path: Path, saved: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import torch
 from pydantic import ValidationError
@@ -12,15 +14,25 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from latentbench.adapters._card import DictionaryCard
+from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
 from latentbench.adapters._dictionary import Dictionary
-from latentbench.adapters._gates import Gate, JumpReluGate, ReluGate, ThresholdGate, TopKGate
+from latentbench.adapters._gates import (
+    AbsTopKGate,
+    Gate,
+    GatedGate,
+    JumpReluGate,
+    ReluGate,
+    ThresholdGate,
+    TopKGate,
+)
 from latentbench.adapters._load import Format, LoadOptions
-from latentbench.adapters._routesae import RouteSae
+from latentbench.adapters._routesae import RouteSae, Routing
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import TRANSFORM_KINDS, InputTransform
 from latentbench.adapters.formats._tensors import read_tensors
 from latentbench.errors import AdapterError
 from latentbench.identity import sha256_file
+from latentbench.lm import Site
 
 __all__ = ["FORMAT", "NativeFormat", "save_dictionary"]
 
@@ -73,9 +85,6 @@ def build(card: DictionaryCard, tensors: dict[str, Tensor], options: LoadOptions
         raise AdapterError(
             f"checkpoint of {card.name!r} lacks {', '.join(missing)}; it holds {', '.join(tensors)}"
         )
-    weights = SaeWeights(
-        tensors["w_enc"], tensors["b_enc"], tensors["w_dec"], tensors["b_dec"], tensors.get("b_pre")
-    )
     if card.normalisation not in TRANSFORM_KINDS:
         raise AdapterError(
             f"card of {card.name!r} names normalisation {card.normalisation!r}; known: "
@@ -83,19 +92,32 @@ def build(card: DictionaryCard, tensors: dict[str, Tensor], options: LoadOptions
         )
     transform = InputTransform(card.normalisation, card.options.get("eps", 1e-6))
     gate = _gate(card, tensors)
+    card = _at_site(card, options.site)
+    if card.family == "crosscoder":
+        several = CrosscoderWeights(
+            tensors["w_enc"], tensors["b_enc"], tensors["w_dec"], tensors["b_dec"], tensors.get("b_pre")
+        )
+        return Crosscoder(card, several, gate, transform)
+    weights = SaeWeights(
+        tensors["w_enc"],
+        tensors["b_enc"],
+        tensors["w_dec"],
+        tensors["b_dec"],
+        tensors.get("b_pre"),
+        tensors.get("skip"),
+    )
     if card.family != "routesae":
         return SparseAutoencoder(card, weights, gate, transform)
     chosen = dict(card.options)
     if options.mode is not None:
         chosen["splice"] = options.mode
+    if chosen.get("routing", "hard") not in get_args(Routing):
+        raise AdapterError(
+            f"card of {card.name!r} names routing {chosen['routing']!r}; known: {', '.join(get_args(Routing))}"
+        )
     card = card.model_copy(update={"options": chosen})
     inner = card.model_copy(update={"reads": card.reads[:1], "writes": card.writes[:1]})
     sae = SparseAutoencoder(inner, weights, gate, transform)
-    if chosen.get("routing", "hard") not in ("hard", "random"):
-        raise AdapterError(
-            f"{card.name!r} was trained with {chosen['routing']!r} routing, which reads all sites at once "
-            "and so has no site to be spliced at; only hard and random routing can be measured"
-        )
     return RouteSae(
         card,
         tensors["router"],
@@ -106,19 +128,39 @@ def build(card: DictionaryCard, tensors: dict[str, Tensor], options: LoadOptions
     )
 
 
+def _at_site(card: DictionaryCard, site: str | None) -> DictionaryCard:
+    """The card for the asked site: one of an MLSAE's own, or the one that it names anyway."""
+    if site is None:
+        return card
+    wanted = str(Site.parse(site))
+    own = card.options.get("sites") or list(card.reads)
+    if wanted not in own or (len(card.reads) > 1):
+        raise AdapterError(
+            f"{card.name!r} reads {', '.join(own)}, and {wanted} was asked for: leave the site out, or take another "
+            "dictionary"
+        )
+    return card.model_copy(
+        update={"reads": (wanted,), "writes": (wanted,)} if card.options.get("sites") else {}
+    )
+
+
 def _gate(card: DictionaryCard, tensors: dict[str, Tensor]) -> Gate:
     kind = card.options.get("gate")
     if kind == "topk":
         return TopKGate(int(card.options["k"]), rectify=bool(card.options["rectify"]))
+    if kind == "abstopk":
+        return AbsTopKGate(int(card.options["k"]))
     if kind == "relu":
         return ReluGate()
-    if kind == "jumprelu" and "threshold" in tensors:
-        return JumpReluGate(tensors["threshold"])
     if kind == "threshold":
         return ThresholdGate(float(card.options["threshold"]))
+    if kind == "jumprelu" and "threshold" in tensors:
+        return JumpReluGate(tensors["threshold"])
+    if kind == "gated" and {"b_gate", "r_mag", "b_mag"} <= set(tensors):
+        return GatedGate(tensors["b_gate"], tensors["r_mag"], tensors["b_mag"])
     raise AdapterError(
-        f"card of {card.name!r} names gate {kind!r}; known: topk, relu, jumprelu (with a threshold), "
-        "threshold"
+        f"card of {card.name!r} names gate {kind!r}, and the weights hold {', '.join(tensors)}; known: topk, "
+        "abstopk, relu, threshold, jumprelu (with a threshold), gated (with b_gate, r_mag and b_mag)"
     )
 
 
@@ -130,7 +172,7 @@ def save_dictionary(
     Args:
         folder: where to write; made if missing.
         name: file stem.
-        dictionary: an SAE or a RouteSAE of this package.
+        dictionary: an SAE, transcoder, crosscoder or RouteSAE of this package.
         dtype: type on disk.
 
     Returns:
@@ -140,16 +182,12 @@ def save_dictionary(
         AdapterError: the dictionary is of a family that this format can't hold.
     """
     sae = dictionary.sae if isinstance(dictionary, RouteSae) else dictionary
-    if not isinstance(sae, SparseAutoencoder):
+    if not isinstance(sae, SparseAutoencoder | Crosscoder):
         raise AdapterError(
             f"{dictionary.card.name!r} is a {dictionary.card.family}: there are no weights to save"
         )
-    weights = sae.weights
-    tensors = {"w_enc": weights.w_enc, "b_enc": weights.b_enc, "w_dec": weights.w_dec, "b_dec": weights.b_dec}
-    if weights.b_pre is not None:
-        tensors["b_pre"] = weights.b_pre
-    if isinstance(sae.gate, JumpReluGate):
-        tensors["threshold"] = sae.gate.threshold
+    held = {field.name: getattr(sae.weights, field.name) for field in fields(sae.weights)}
+    tensors = {key: value for key, value in held.items() if value is not None} | sae.gate.tensors()
     if isinstance(dictionary, RouteSae):
         tensors["router"] = dictionary.router
     folder.mkdir(parents=True, exist_ok=True)
