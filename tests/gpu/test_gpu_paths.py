@@ -16,7 +16,7 @@ from latentbench.lm import LM, AddVector, Site, TokenBatch
 from latentbench.run import CellSetup, Item, Shared, TokenPolicy
 from latentbench.run._pass import Fed, run_pass
 from latentbench.testing import random_routesae, random_sae
-from latentbench.train import Recipe, TraineeSpec, train
+from latentbench.train import Recipe, TraineeSpec, TrainOptions, train
 from latentbench_tasks.core.task import CoreConfig, CoreTask
 
 pytestmark = pytest.mark.gpu
@@ -172,7 +172,7 @@ def test_core_of_a_routed_dictionary(lm: LM) -> None:
 
 
 def test_training_on_the_device(lm: LM, tmp_path: Path) -> None:
-    kinds = ("topk", "routesae", "random")
+    kinds = ("topk", "routesae", "random", "relu", "gated", "jumprelu", "mlsae", "crosscoder")
     recipe = Recipe(
         name="toy",
         lm="toy",
@@ -185,7 +185,7 @@ def test_training_on_the_device(lm: LM, tmp_path: Path) -> None:
         k=4,
         lr=5e-3,
         held_out_tokens=200,
-        trainees=tuple(TraineeSpec(name=kind, kind=kind) for kind in kinds),  # type: ignore[arg-type]
+        trainees=tuple(TraineeSpec(name=kind, kind=kind, n_sites=2) for kind in kinds),  # type: ignore[arg-type]
     )
     losses: list[dict[str, float]] = []
     result = train(
@@ -194,8 +194,7 @@ def test_training_on_the_device(lm: LM, tmp_path: Path) -> None:
         corpus_of("calibrate"),
         recipe,
         tmp_path,
-        device=lm.device,
-        checkpoint_blocks=1,
+        options=TrainOptions(device=str(lm.device), checkpoint_blocks=1, prefetch=True),
         progress=lambda _done, _total, mean: losses.append(mean),
     )
     assert result.tokens == recipe.tokens

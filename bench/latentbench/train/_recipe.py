@@ -4,29 +4,93 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from latentbench.errors import UserError, nearest
 
-__all__ = ["Recipe", "TraineeSpec", "load_recipe", "multiplier"]
+__all__ = ["Kind", "Recipe", "TraineeSpec", "Unit", "load_recipe", "multiplier"]
 
+Kind = Literal[
+    "topk",
+    "routesae",
+    "random",
+    "relu",
+    "gated",
+    "jumprelu",
+    "mlsae",
+    "crosscoder",
+    "saelens-standard",
+    "saelens-gated",
+    "saelens-topk",
+    "saelens-batchtopk",
+    "saelens-jumprelu",
+    "saelens-matryoshka",
+]
 Schedule = Literal["paper", "as-run-2025"]
 
 
 class TraineeSpec(BaseModel):
-    """One dictionary to be trained from the shared stream."""
+    """One dictionary to be trained from the shared stream, or several: one for each k and seed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    """File stem of the result and its name in the zoo."""
-    kind: Literal["topk", "routesae", "random"]
-    """"topk": single layer, at the last routed site. "routesae": router over all routed sites. "random": the paper's
-    control, every token from a random routed site, unscaled."""
+    """File stem of the result and its name in the zoo; several `k` or `seeds` append "-k64" and "-s0" to it."""
+    kind: Kind
+    """What is trained, all read from standardised activations (GitHub swei2001/RouteSAEs).
+
+    "topk", "relu", "gated", "jumprelu": a single-layer SAE at the last routed site. "routesae": a shared TopK SAE
+    and a router over all routed sites. "random": the paper's control, every token from a random routed site,
+    unscaled. "mlsae": one TopK SAE that takes a batch from one routed site after the other, `sites_per_batch` of
+    them. "crosscoder": an encoder and a decoder for each of `n_sites` evenly spaced routed sites, ReLU.
+
+    "saelens-...": the trainer of that name in SAELens, with its own losses, on the raw activations of the last
+    routed site, scaled to a mean norm of sqrt(d).
+    """
     pooling: Literal["sum", "mean"] = "sum"
-    """How the router pools sites."""
+    """How the router pools sites ("routesae")."""
+    routing: Literal["hard", "soft"] = "hard"
+    """"soft": the input is the mean of the sites weighted by the router; it can't be spliced ("routesae")."""
+    k: tuple[int, ...] = ()
+    """Active latents per token, one dictionary for each; empty: the recipe's. For "relu", "gated", "jumprelu" and
+    "crosscoder" it is the target that the penalty is steered to."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of initialisation and shuffling, one dictionary for each; empty: the recipe's."""
+    penalty: float = Field(default=1.0, gt=0)
+    """First weight of the sparsity penalty: of mean |z| over all latents, or of L0 per token for "jumprelu"; of what
+    SAELens makes of it for its trainers."""
+    penalty_gain: float = Field(default=0.02, ge=0)
+    """How fast the penalty is steered to the target L0, see `PenaltyController`; 0 keeps it as it is."""
+    bandwidth: float = Field(default=1e-3, gt=0)
+    """Width of the rectangle that passes gradients to JumpReLU's thresholds, in units of the pre-activation."""
+    threshold: float = Field(default=1e-3, gt=0)
+    """First threshold of JumpReLU, in units of the pre-activation."""
+    sites_per_batch: int = Field(default=1, gt=0)
+    """Routed sites that MLSAE takes a step on for each batch; the official code takes all."""
+    n_sites: int = Field(default=4, gt=0)
+    """Routed sites of a crosscoder, evenly spaced and with the last one."""
+    groups: tuple[int, ...] = ()
+    """Latents in each prefix of "saelens-matryoshka", in rising order; empty: an eighth, a quarter and half."""
+
+    @field_validator("k", "seeds", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, int) else value
+
+
+class Unit(NamedTuple):
+    """One dictionary to train: a trainee at one k and one seed."""
+
+    name: str
+    """File stem of its weights and card."""
+    spec: TraineeSpec
+    """What it is."""
+    k: int
+    """Active latents per token, or the target."""
+    seed: int
+    """Of its initialisation and its shuffling."""
 
 
 class Recipe(BaseModel):
@@ -73,20 +137,34 @@ class Recipe(BaseModel):
     """Seed of initialisation and shuffling."""
     held_out_tokens: int = Field(default=8192, gt=0)
     """Tokens of the calibration split on which the card's held-out error is measured."""
+    curve_points: int = Field(default=5, ge=1)
+    """Times that the held-out error is measured on the way; the last one is at the end."""
     trainees: tuple[TraineeSpec, ...] = Field(min_length=1)
     """Dictionaries trained side by side."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        if self.k > self.latents:
-            raise ValueError(f"k = {self.k} is more than latents = {self.latents}")
+        for unit in self.units():
+            if unit.k > self.latents:
+                raise ValueError(f"k = {unit.k} is more than latents = {self.latents}")
         if self.batch_tokens > self.block_tokens:
             raise ValueError(
                 f"batch_tokens = {self.batch_tokens} is more than block_tokens = {self.block_tokens}"
             )
-        if len({trainee.name for trainee in self.trainees}) < len(self.trainees):
+        if len({unit.name for unit in self.units()}) < len(self.units()):
             raise ValueError("two trainees have one name")
         return self
+
+    def units(self) -> tuple[Unit, ...]:
+        """The dictionaries, in order."""
+        units: list[Unit] = []
+        for spec in self.trainees:
+            for k in spec.k or (self.k,):
+                for seed in spec.seeds or (self.seed,):
+                    sparsity = f"-k{k}" if len(spec.k) > 1 else ""
+                    drawn = f"-s{seed}" if len(spec.seeds) > 1 else ""
+                    units.append(Unit(f"{spec.name}{sparsity}{drawn}", spec, k, seed))
+        return tuple(units)
 
 
 def load_recipe(source: str) -> Recipe:

@@ -2,53 +2,87 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+import copy
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from latentbench.adapters import DictionaryCard, InputTransform, routed_sites
-from latentbench.adapters.formats.native import save_dictionary
-from latentbench.data import Corpus, TokenRow, measured_tokens, token_rows
+from latentbench.adapters import routed_sites
+from latentbench.adapters.formats.native import read_card, save_dictionary
+from latentbench.data import Corpus
 from latentbench.errors import UserError
 from latentbench.identity import sha256_json
-from latentbench.lm import LM, Site
-from latentbench.train._recipe import Recipe, multiplier
+from latentbench.lm import LM
+from latentbench.train._export import export
+from latentbench.train._recipe import Recipe, Unit, multiplier
+from latentbench.train._saelens import train_saelens
+from latentbench.train._state import Run, checkpoint, clear, restore
+from latentbench.train._stream import ActivationStream
 from latentbench.train._trainees import Trainee
+from latentbench.train._view import BlockView
 
-__all__ = ["TrainingReport", "held_out_error", "train"]
+__all__ = ["Speed", "TrainOptions", "TrainingReport", "choose_units", "held_out_error", "train"]
 
 Progress = Callable[[int, int, dict[str, float]], None]
-_STATE = "training.json"
-_TENSORS = "training.safetensors"
+
+
+class Speed(NamedTuple):
+    """Tokens a second; a token counts once for each dictionary and each time it learns from it."""
+
+    lm: float | None
+    """Of the language model while it ran; None if every block came from a cache."""
+    training: float
+    """Of the dictionaries while they learnt."""
+    both: float
+    """Of the dictionaries over the whole run, waiting for the model and held-out errors included."""
 
 
 class TrainingReport(NamedTuple):
     """What a training run came to."""
 
     tokens: int
-    """Measured tokens trained on."""
+    """Tokens of the stream that each dictionary was trained on."""
     held_out: dict[str, float]
-    """Held-out normalised MSE by trainee."""
+    """Held-out normalised MSE by dictionary."""
     files: list[Path]
-    """Weights that were written, one a trainee."""
+    """Weights that were written, one a dictionary."""
+    speed: Speed | None = None
+    """How fast it went; None if all dictionaries were there already."""
 
 
-@dataclass
-class _Run:
-    """The state of a run, saved after every checkpoint."""
+@dataclass(frozen=True)
+class TrainOptions:
+    """How a recipe is carried out; nothing here changes what comes out, beyond rounding."""
 
-    trainees: list[Trainee]
-    optimisers: list[torch.optim.Adam]
-    step: int = 0
-    tokens: int = 0
-    next_row: int = 0
+    device: str = "cpu"
+    """Device of the dictionaries; the model may be elsewhere."""
+    checkpoint_blocks: int = 8
+    """Blocks of `Recipe.block_tokens` between checkpoints."""
+    cache: Path | None = None
+    """Folder that keeps standardised activations in half precision, for later runs over the same stream."""
+    only: str = "*"
+    """Shell pattern of the dictionaries to train."""
+    prefetch: bool = False
+    """Run the model one block ahead on another thread."""
+
+
+def choose_units(recipe: Recipe, pattern: str) -> list[Unit]:
+    """The dictionaries of a recipe whose names match a shell pattern.
+
+    Raises:
+        UserError: none does.
+    """
+    chosen = [unit for unit in recipe.units() if fnmatch(unit.name, pattern)]
+    if not chosen:
+        names = ", ".join(unit.name for unit in recipe.units())
+        raise UserError(f"no dictionary of recipe {recipe.name!r} is called {pattern!r}; it has {names}")
+    return chosen
 
 
 def train(
@@ -58,236 +92,263 @@ def train(
     recipe: Recipe,
     out: Path,
     *,
-    device: str | torch.device = "cpu",
-    checkpoint_blocks: int = 8,
+    options: TrainOptions | None = None,
     progress: Progress = lambda _done, _total, _losses: None,
 ) -> TrainingReport:
-    """Train all dictionaries of a recipe side by side and write them to a folder.
+    """Train dictionaries of a recipe side by side and write them to a folder.
+
+    A dictionary's weights depend on the recipe and its own entry, not on what is trained beside it. Those that
+    the folder already holds are kept and not trained again.
 
     Args:
-        lm: the language model; activations come from it once, for all trainees.
+        lm: the language model; activations come from it once, for all.
         corpus: train split.
-        held_out: another split, for the error on the card.
+        held_out: another split, for the error on the cards.
         recipe: what to train.
-        out: folder for the result and, until it is done, checkpoints; an interrupted run goes on from there.
-        device: where the dictionaries are trained; the model may be elsewhere.
-        checkpoint_blocks: blocks of `recipe.block_tokens` between checkpoints.
-        progress: called as progress(tokens done, tokens in all, mean loss by trainee) after each block.
+        out: folder for the results and, until they are done, a checkpoint; an interrupted run goes on from there.
+        options: how.
+        progress: called as progress(tokens done, tokens in all, mean loss by dictionary) after each block.
 
     Raises:
-        UserError: the corpus is smaller than the recipe's tokens, or `out` holds a run of another recipe.
+        UserError: the corpus is smaller than the recipe's tokens, or `out` holds something of another recipe.
     """
+    how = options or TrainOptions()
     sites = routed_sites(lm.n_layers)
-    rows = token_rows(
-        corpus, lm, context=recipe.context, skip_first=recipe.skip_first, budget_tokens=recipe.tokens
-    )
-    found = measured_tokens(rows, recipe.skip_first)
-    if found < recipe.tokens:
+
+    def stream(split: Corpus, tokens: int) -> ActivationStream:
+        folder = how.cache / split.split if how.cache else None
+        return ActivationStream(lm, split, sites, recipe, tokens, folder, how.prefetch)
+
+    shared = recipe.model_dump(mode="json", exclude={"trainees"})
+    wanted = choose_units(recipe, how.only)
+    units = [unit for unit in wanted if not _is_done(unit, shared, out)]
+    if not units:
+        return _report(wanted, recipe, out, None)
+    source = stream(corpus, recipe.tokens)
+    if source.tokens < recipe.tokens:
         raise UserError(
             f"recipe {recipe.name!r} asks for {recipe.tokens:,} tokens, but the train split of {corpus.name!r} "
-            f"held only {found:,}: ask for fewer or add texts"
+            f"held only {source.tokens:,}: ask for fewer or add texts"
         )
-    run = _start(recipe, lm.d_model, sites, torch.device(device))
-    key = sha256_json(
-        {"recipe": recipe.model_dump(mode="json"), "corpus": corpus.sha256, "lm": lm.identity()}
-    )
+    judged = stream(held_out, recipe.held_out_tokens)
     out.mkdir(parents=True, exist_ok=True)
-    _restore(run, out, key)
-    for number, (block, first, after) in enumerate(_blocks(lm, rows, run.next_row, sites, recipe), start=1):
-        generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + first)
-        losses = _take_steps(run, block, recipe, torch.device(device), generator)
-        run.next_row = after
-        progress(run.tokens, recipe.tokens, losses)
-        if number % checkpoint_blocks == 0:
-            _checkpoint(run, out, key)
-    return _finish(run, lm, corpus, held_out, recipe, out, sites)
+    record = _Record(lm, corpus, held_out, recipe)
+    theirs = [unit for unit in units if unit.spec.kind.startswith("saelens-")]
+    ours = [unit for unit in units if unit not in theirs]
+    speed: Speed | None = None
+    if ours:
+        names = [[unit.name, unit.spec.model_dump(mode="json")] for unit in ours]
+        key = sha256_json({"recipe": shared, "units": names, "stream": source.key()})
+        run = _start(ours, recipe, lm.d_model, len(sites), torch.device(how.device))
+        restore(run, out, key)
+        speed = _learn(run, source, judged, recipe, how, out, key, progress)
+        for trainee in run.trainees:
+            about = record.training(trainee.unit, run.curves[trainee.name], run.tokens, run.steps)
+            save_dictionary(out, trainee.name, export(trainee, lm, sites, recipe.name, about))
+        clear(out)
+    for unit in theirs:
+        done = train_saelens(unit, recipe, lm, sites[-1], source, judged, how.device, progress)
+        about = record.training(unit, done.curve, done.tokens, done.steps)
+        card = done.dictionary.card.model_copy(
+            update={
+                "name": unit.name,
+                "nominal_l0": float(unit.k),
+                "lm": lm.name,
+                "source": recipe.name,
+                "training": about,
+            }
+        )
+        dictionary = copy.copy(done.dictionary)
+        dictionary.card = card
+        save_dictionary(out, unit.name, dictionary)
+    return _report(wanted, recipe, out, speed)
 
 
-def held_out_error(
-    lm: LM, corpus: Corpus, trainees: Sequence[Trainee], recipe: Recipe, sites: tuple[Site, ...]
-) -> dict[str, float]:
-    """Mean normalised MSE of each trainee over the first `held_out_tokens` of another split."""
-    rows = token_rows(
-        corpus, lm, context=recipe.context, skip_first=recipe.skip_first, budget_tokens=recipe.held_out_tokens
-    )
-    totals = dict.fromkeys((trainee.spec.name for trainee in trainees), 0.0)
+def held_out_error(trainees: Sequence[Trainee], stream: ActivationStream) -> dict[str, dict[str, float]]:
+    """Mean normalised MSE and L0 of each trainee over a stream of another split; see `Outcome.error`.
+
+    A kind that takes one site a batch is measured at the last site, as it is exported.
+    """
+    totals = {trainee.name: torch.zeros(2, dtype=torch.float64) for trainee in trainees}
     tokens = 0
     with torch.no_grad():
-        for stacked in _activations(lm, rows, sites, recipe):
-            tokens += stacked.shape[1]
+        for block in stream.blocks():
+            tokens += block.n_tokens
             for trainee in trainees:
-                moved = stacked.to(trainee.w_enc.device)
-                totals[trainee.spec.name] += float(trainee(moved)[0].double().sum())
-    if not tokens:
-        raise UserError(f"the held-out split of {corpus.name!r} is empty: no error can be measured")
-    return {name: total / tokens for name, total in totals.items()}
+                trainee.eval()
+                view = BlockView(block.acts.to(trainee.coder.w_enc.device))
+                for piece in torch.arange(block.n_tokens, device=view.acts.device).split(1024):
+                    outcome = trainee(view, piece)
+                    found = torch.stack([outcome.error.double().sum(), outcome.active.double().sum()])
+                    totals[trainee.name] += found.cpu()
+                trainee.train()
+    return {
+        name: dict(zip(("normalised_mse", "l0"), (total / tokens).tolist(), strict=True))
+        for name, total in totals.items()
+    }
 
 
-def _start(recipe: Recipe, d_model: int, sites: tuple[Site, ...], device: torch.device) -> _Run:
-    trainees = [Trainee(spec, recipe, d_model, sites, recipe.seed).to(device) for spec in recipe.trainees]
+def _start(units: list[Unit], recipe: Recipe, d_model: int, n_sites: int, device: torch.device) -> Run:
+    trainees = [Trainee(unit, recipe, d_model, n_sites).to(device) for unit in units]
     optimisers = [
-        torch.optim.Adam([p for p in trainee.parameters() if p.requires_grad], lr=recipe.lr)
+        torch.optim.Adam([p for p in trainee.parameters() if p.requires_grad], lr=recipe.lr, fused=True)
         for trainee in trainees
     ]
-    return _Run(trainees, optimisers)
+    return Run(trainees, optimisers, curves={trainee.name: [] for trainee in trainees})
 
 
-def _activations(
-    lm: LM, rows: Sequence[TokenRow], sites: tuple[Site, ...], recipe: Recipe
-) -> Iterator[Tensor]:
-    """Standardised activations of the measured tokens of each forward pass, `Float[Tensor, "site token d"]`."""
-    transform = InputTransform("standardise", 1e-6)
-    for start in range(0, len(rows), recipe.rows):
-        tokens = lm.batch([row.ids for row in rows[start : start + recipe.rows]])
-        measured = tokens.measured(recipe.skip_first)
-        acts = lm.forward(tokens, capture=sites, logits=False).acts
-        yield torch.stack([transform.apply(acts[site][measured].float()).acts for site in sites])
+def _learn(
+    run: Run,
+    source: ActivationStream,
+    judged: ActivationStream,
+    recipe: Recipe,
+    how: TrainOptions,
+    out: Path,
+    key: str,
+    progress: Progress,
+) -> Speed:
+    """All blocks that are left; how fast they went."""
+    began, learning, first_token = time.perf_counter(), 0.0, run.tokens
+    for number, block in enumerate(source.blocks(run.next_row), start=1):
+        started = time.perf_counter()
+        view = BlockView(block.acts.to(how.device))
+        losses = {
+            trainee.name: _take_steps(trainee, optimiser, view, run, recipe, block.first)
+            for trainee, optimiser in zip(run.trainees, run.optimisers, strict=True)
+        }
+        before = run.tokens
+        run.steps += recipe.repeats * _pieces(block.n_tokens, recipe)
+        run.tokens += block.n_tokens
+        run.next_row = block.after
+        learning += time.perf_counter() - started
+        progress(run.tokens, source.tokens, losses)
+        last = run.next_row >= len(source.rows)
+        if last:
+            for trainee in run.trainees:
+                trainee.coder.normalise_decoder()
+        grain = source.tokens / recipe.curve_points
+        if last or run.tokens // grain > before // grain:
+            _add_to_curves(run, judged)
+        if not last and number % how.checkpoint_blocks == 0:
+            checkpoint(run, out, key)
+    taught = (run.tokens - first_token) * len(run.trainees) * recipe.repeats
+    clock = source.clock
+    lm_speed = clock.lm_tokens / clock.lm_seconds if clock.lm_seconds else None
+    return Speed(lm_speed, taught / max(learning, 1e-9), taught / max(time.perf_counter() - began, 1e-9))
 
 
-def _blocks(
-    lm: LM, rows: Sequence[TokenRow], first: int, sites: tuple[Site, ...], recipe: Recipe
-) -> Iterator[tuple[Tensor, int, int]]:
-    """Blocks of tokens, their first row and the row that follows; a block depends only on its first row."""
-    waiting: list[Tensor] = []
-    held, block_first = 0, first
-    for offset, stacked in enumerate(_activations(lm, rows[first:], sites, recipe)):
-        waiting.append(stacked)
-        held += stacked.shape[1]
-        after = min(first + (offset + 1) * recipe.rows, len(rows))
-        if held >= recipe.block_tokens or after == len(rows):
-            yield torch.cat(waiting, dim=1), block_first, after
-            waiting, held, block_first = [], 0, after
+def _pieces(tokens: int, recipe: Recipe) -> int:
+    return max(1, round(tokens / recipe.batch_tokens))
 
 
 def _take_steps(
-    run: _Run, block: Tensor, recipe: Recipe, device: torch.device, generator: torch.Generator
-) -> dict[str, float]:
-    """Go through a block `recipe.repeats` times in equal batches; mean loss of the last time by trainee."""
-    tokens = block.shape[1]
-    pieces = max(1, round(tokens / recipe.batch_tokens))
-    losses: dict[str, float] = {}
+    trainee: Trainee,
+    optimiser: torch.optim.Adam,
+    view: BlockView,
+    run: Run,
+    recipe: Recipe,
+    first_row: int,
+) -> float:
+    """Go through a block `recipe.repeats` times in equal batches; mean loss of the last time."""
+    generator = torch.Generator().manual_seed(trainee.unit.seed * 1_000_003 + first_row)
+    pieces = _pieces(view.n_tokens, recipe)
+    spec = trainee.unit.spec
+    turns = spec.sites_per_batch if spec.kind == "mlsae" else 1
+    total: Tensor | float = 0.0
     for repeat in range(recipe.repeats):
-        losses = dict.fromkeys((trainee.spec.name for trainee in run.trainees), 0.0)
-        for number, batch in enumerate(torch.randperm(tokens, generator=generator).tensor_split(pieces)):
-            seen = run.tokens + tokens * (repeat * pieces + number + 1) / (recipe.repeats * pieces)
-            scale = multiplier(min(1.0, seen / recipe.tokens), recipe.schedule)
-            stacked = block[:, batch.to(block.device)].to(device)
-            for name, loss in _step(run, stacked, recipe, scale).items():
-                losses[name] += loss / pieces
-    run.tokens += tokens
-    return losses
+        total = 0.0
+        order = torch.randperm(view.n_tokens, generator=generator).to(view.acts.device)
+        for number, batch in enumerate(order.tensor_split(pieces), start=repeat * pieces + 1):
+            seen = run.tokens + view.n_tokens * number / (recipe.repeats * pieces)
+            rate = recipe.lr * multiplier(min(1.0, seen / recipe.tokens), recipe.schedule)
+            step = run.steps + number
+            for turn in range(turns):
+                total = total + _step(trainee, optimiser, view, batch, step * turns + turn, rate) / (
+                    pieces * turns
+                )
+            if step % recipe.normalise_every == 0:
+                trainee.coder.normalise_decoder()
+    return float(total)
 
 
-def _step(run: _Run, stacked: Tensor, recipe: Recipe, scale: float) -> dict[str, float]:
-    """One optimiser step of every trainee on `Float[Tensor, "site token d"]`; loss by trainee."""
-    losses: dict[str, float] = {}
-    run.step += 1
-    for trainee, optimiser in zip(run.trainees, run.optimisers, strict=True):
-        for group in optimiser.param_groups:
-            group["lr"] = recipe.lr * scale
-        loss = trainee(stacked)[0].mean()
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        if run.step % recipe.normalise_every == 0:
-            trainee.normalise_decoder()
-        losses[trainee.spec.name] = float(loss.detach())
-    return losses
+def _step(
+    trainee: Trainee, optimiser: torch.optim.Adam, view: BlockView, batch: Tensor, turn: int, rate: float
+) -> Tensor:
+    """One optimiser step; the loss, still on its device so that nothing waits for it."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+    outcome = trainee(view, batch, turn)
+    loss = trainee.loss(outcome)
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    optimiser.step()
+    if outcome.penalty is not None:
+        trainee.penalty.observe(outcome.active)
+    return loss.detach()
 
 
-def _checkpoint(run: _Run, out: Path, key: str) -> None:
-    """Weights and optimiser state as safetensors, then the JSON that makes them count."""
-    tensors: dict[str, Tensor] = {}
-    for trainee, optimiser in zip(run.trainees, run.optimisers, strict=True):
-        name = trainee.spec.name
-        names = {id(parameter): label for label, parameter in trainee.named_parameters()}
-        tensors |= {
-            f"{name}/{label}": p.detach().cpu().contiguous() for label, p in trainee.named_parameters()
-        }
-        for parameter, state in optimiser.state.items():
-            tensors |= {
-                f"{name}/adam/{names[id(parameter)]}/{k}": torch.as_tensor(v).cpu() for k, v in state.items()
-            }
-    stem = f"{run.step}.{_TENSORS}"
-    save_file(tensors, out / f"{stem}.tmp")
-    os.replace(out / f"{stem}.tmp", out / stem)
-    state = {"key": key, "step": run.step, "tokens": run.tokens, "next_row": run.next_row, "tensors": stem}
-    (out / f"{_STATE}.tmp").write_text(json.dumps(state), encoding="utf-8")
-    os.replace(out / f"{_STATE}.tmp", out / _STATE)
-    for old in out.glob(f"*.{_TENSORS}"):
-        if old.name != stem:
-            old.unlink()
+def _add_to_curves(run: Run, judged: ActivationStream) -> None:
+    for name, found in held_out_error(run.trainees, judged).items():
+        trainee = next(one for one in run.trainees if one.name == name)
+        point = {"tokens": float(run.tokens), **{key: round(value, 5) for key, value in found.items()}}
+        if not bool(trainee.penalty.mean_active.isnan()):
+            point["penalty"] = float(f"{float(trainee.penalty.weight()):.4g}")
+        run.curves[name].append(point)
 
 
-def _restore(run: _Run, out: Path, key: str) -> None:
-    if not (out / _STATE).is_file():
-        return
-    state: dict[str, Any] = json.loads((out / _STATE).read_text(encoding="utf-8"))
-    if state["key"] != key:
+def _is_done(unit: Unit, shared: dict[str, Any], out: Path) -> bool:
+    """Whether the folder holds this dictionary, trained by this recipe."""
+    card_file = out / f"{unit.name}.json"
+    if not card_file.is_file() or not card_file.with_suffix(".safetensors").is_file():
+        return False
+    training = read_card(card_file).training
+    theirs = [training.get(name) for name in ("recipe", "trainee", "k", "seed")]
+    if theirs != [shared, unit.spec.model_dump(mode="json"), unit.k, unit.seed]:
         raise UserError(
-            f"{out} holds an unfinished run of another recipe, corpus or model: finish that one, delete it or choose "
-            "another folder"
+            f"{out} holds a {unit.name!r} that another recipe made: choose another folder or delete it"
         )
-    tensors = load_file(out / state["tensors"])
-    for trainee, optimiser in zip(run.trainees, run.optimisers, strict=True):
-        name = trainee.spec.name
-        trainee.load_state_dict(
-            {label: tensors[f"{name}/{label}"] for label, _ in trainee.named_parameters()}
-        )
-        for label, parameter in trainee.named_parameters():
-            prefix = f"{name}/adam/{label}/"
-            found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            if found:
-                moved = {k: v if k == "step" else v.to(parameter.device) for k, v in found.items()}
-                optimiser.state[parameter] = moved
-    run.step, run.tokens, run.next_row = state["step"], state["tokens"], state["next_row"]
+    return True
 
 
-def _finish(
-    run: _Run, lm: LM, corpus: Corpus, held_out: Corpus, recipe: Recipe, out: Path, sites: tuple[Site, ...]
-) -> TrainingReport:
-    for trainee in run.trainees:
-        trainee.normalise_decoder()
-    errors = held_out_error(lm, held_out, run.trainees, recipe, sites)
-    files: list[Path] = []
-    for trainee in run.trainees:
-        read = sites[-1:] if trainee.spec.kind == "topk" else sites
-        options = (
-            {}
-            if trainee.spec.kind == "topk"
-            else {
-                "pooling": trainee.spec.pooling,
-                "routing": "random" if trainee.spec.kind == "random" else "hard",
-                "splice": "corrected",
-            }
-        )
-        card = DictionaryCard(
-            name=trainee.spec.name,
-            family="topk" if trainee.spec.kind == "topk" else "routesae",
-            reads=tuple(map(str, read)),
-            writes=tuple(map(str, read)),
-            d_model=lm.d_model,
-            n_latents=recipe.latents,
-            nominal_l0=float(recipe.k),
-            normalisation="standardise",
-            options=options,
-            lm=lm.name,
-            source=recipe.name,
-            training={
-                "recipe": recipe.model_dump(mode="json", exclude={"trainees"}),
-                "kind": trainee.spec.kind,
-                "tokens": run.tokens,
-                "steps": run.step,
-                "corpus": {"name": corpus.name, "split": corpus.split, "sha256": corpus.sha256},
-                "held_out": {
-                    "split": held_out.split,
-                    "tokens": recipe.held_out_tokens,
-                    "normalised_mse": round(errors[trainee.spec.name], 5),
-                },
-                "lm_revision": lm.revision,
+class _Record(NamedTuple):
+    """What the cards of a run's dictionaries have in common."""
+
+    lm: LM
+    corpus: Corpus
+    held_out: Corpus
+    recipe: Recipe
+
+    def training(self, unit: Unit, curve: list[dict[str, float]], tokens: int, steps: int) -> dict[str, Any]:
+        """The record of one dictionary's training."""
+        return {
+            "recipe": self.recipe.model_dump(mode="json", exclude={"trainees"}),
+            "trainee": unit.spec.model_dump(mode="json"),
+            "kind": unit.spec.kind,
+            "k": unit.k,
+            "seed": unit.seed,
+            "tokens": tokens,
+            "steps": steps,
+            "corpus": {
+                "name": self.corpus.name,
+                "split": self.corpus.split,
+                "sha256": self.corpus.sha256,
             },
-        )
-        files.append(save_dictionary(out, trainee.spec.name, trainee.dictionary(card)))
-    for left in (*out.glob(f"*.{_TENSORS}"), out / _STATE):
-        left.unlink(missing_ok=True)
-    return TrainingReport(run.tokens, errors, files)
+            "held_out": {
+                "split": self.held_out.split,
+                "tokens": self.recipe.held_out_tokens,
+                "normalised_mse": curve[-1]["normalised_mse"],
+                "l0": curve[-1]["l0"],
+            },
+            "curve": curve,
+            "lm_revision": self.lm.revision,
+        }
+
+
+def _report(units: list[Unit], recipe: Recipe, out: Path, speed: Speed | None) -> TrainingReport:
+    cards = {unit.name: read_card(out / f"{unit.name}.json") for unit in units}
+    return TrainingReport(
+        recipe.tokens,
+        {name: card.training["held_out"]["normalised_mse"] for name, card in cards.items()},
+        [out / f"{name}.safetensors" for name in cards],
+        speed,
+    )

@@ -1,99 +1,107 @@
-"""What is trained: a shared TopK SAE behind a choice of site, and the loss that RouteSAE's code minimises."""
+"""What is trained: a reader and a coder, and the loss that RouteSAE's code minimises."""
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from latentbench.adapters import (
-    Codes,
-    Dictionary,
-    DictionaryCard,
-    InputTransform,
-    RouteSae,
-    Routing,
-    SaeWeights,
-    SparseAutoencoder,
-    TopKGate,
-    codes_from_topk,
-    decode_rows,
-    route_tokens,
-)
-from latentbench.lm import Site
-from latentbench.train._recipe import Recipe, TraineeSpec
+from latentbench.errors import UserError
+from latentbench.train._coders import Coder, GatedCoder, JumpReluCoder, ReluCoder, TopKCoder
+from latentbench.train._penalty import PenaltyController
+from latentbench.train._readers import LastSite, RandomSite, Reader, Routed, SideBySide, TurnByTurn
+from latentbench.train._recipe import Recipe, Unit
+from latentbench.train._view import BlockView
 
-__all__ = ["Trainee"]
+__all__ = ["Outcome", "Trainee", "spaced_sites"]
+
+
+class Outcome(NamedTuple):
+    """What a trainee makes of a batch."""
+
+    error: Tensor
+    """`Float[Tensor, "token"]`: mean_d (xhat - x)^2 / mean_d x^2 on the standardised, routed and p-scaled x, the
+    mean over sites for a crosscoder. The loss of RouteSAE's code (its equation 12 has the plain squared error)."""
+    active: Tensor
+    """`Int64[Tensor, "token"]`, active latents."""
+    penalty: Tensor | None
+    """What the penalty's weight multiplies; None for TopK."""
 
 
 class Trainee(nn.Module):
-    """A TopK SAE under training, reading one site, a routed site or a random site."""
+    """A dictionary under training."""
 
-    def __init__(
-        self, spec: TraineeSpec, recipe: Recipe, d_model: int, sites: tuple[Site, ...], seed: int
-    ) -> None:
-        """Fresh weights: Kaiming-uniform encoder and router, decoder the encoder's normalised copy, zero biases.
+    def __init__(self, unit: Unit, recipe: Recipe, d_model: int, n_sites: int) -> None:
+        """Fresh weights; trainees of one seed and width start from the same encoder.
 
         Args:
-            spec: which kind.
-            recipe: sizes and sparsity.
+            unit: kind, sparsity and seed.
+            recipe: sizes.
             d_model: width of the activations.
-            sites: the routed sites in router order.
-            seed: of the initialisation; trainees of one recipe start from the same encoder.
+            n_sites: routed sites.
         """
         super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        bound = 1 / math.sqrt(d_model)  # nn.Linear's default, which the official code keeps
-        encoder = torch.empty(recipe.latents, d_model).uniform_(-bound, bound, generator=generator)
-        self.spec = spec
-        self.k = recipe.k
-        self.sites = sites
-        self.w_enc = nn.Parameter(encoder)
-        self.w_dec = nn.Parameter(encoder / encoder.norm(dim=1, keepdim=True))
-        self.b_enc = nn.Parameter(torch.zeros(recipe.latents))
-        self.b_pre = nn.Parameter(torch.zeros(d_model))
-        router = torch.empty(len(sites), d_model).uniform_(-bound, bound, generator=generator)
-        if spec.kind == "random":
-            router = router / router.norm(dim=1, keepdim=True)
-        self.router = nn.Parameter(router, requires_grad=spec.kind == "routesae")
+        generator = torch.Generator().manual_seed(unit.seed)
+        self.unit = unit
+        self.coder = _coder(unit, recipe, d_model, n_sites, generator)
+        self.reader = _reader(unit, d_model, n_sites, generator)
+        self.penalty = PenaltyController(unit.k, unit.spec.penalty, unit.spec.penalty_gain)
 
     @property
-    def routing(self) -> Routing:
-        """How tokens get their site, unless there is but one."""
-        return "random" if self.spec.kind == "random" else "hard"
+    def name(self) -> str:
+        """Name of the unit."""
+        return self.unit.name
 
-    def choose(self, stacked: Tensor) -> Tensor:
-        """The input of each token, `Float[Tensor, "token d"]`, from standardised `Float[Tensor, "site token d"]`."""
-        if self.spec.kind == "topk":
-            return stacked[-1]
-        route, probability = route_tokens(stacked, self.router, self.spec.pooling, self.routing)
-        return stacked[route, torch.arange(len(route), device=route.device)] * probability[:, None]
+    def forward(self, view: BlockView, batch: Tensor, turn: int = 0) -> Outcome:
+        """Errors and sparsity on a batch of a block; see `Reader.forward`."""
+        inputs = self.reader(view, batch, turn)
+        done = self.coder(inputs)
+        shape = (len(inputs), self.coder.parts, -1)
+        wrong = (done.predicted - inputs).view(shape).square().mean(dim=2)
+        return Outcome(
+            (wrong / inputs.view(shape).square().mean(dim=2)).mean(dim=1), done.active, done.penalty
+        )
 
-    def forward(self, stacked: Tensor) -> tuple[Tensor, Codes]:
-        """Normalised MSE of each token, `Float[Tensor, "token"]`, and the codes.
+    def loss(self, outcome: Outcome) -> Tensor:
+        """Mean error plus the weighted penalty."""
+        error = outcome.error.mean()
+        return error if outcome.penalty is None else error + self.penalty.weight() * outcome.penalty
 
-        The error is mean_d (xhat - x)^2 / mean_d x^2 on the standardised, routed and p-scaled x: the loss of
-        RouteSAE's code (its equation 12 has the plain squared error).
-        """
-        inputs = self.choose(stacked)
-        pre = nn.functional.linear(inputs - self.b_pre, self.w_enc, self.b_enc)
-        codes = codes_from_topk(pre, self.k, rectify=False)
-        error = decode_rows(codes, self.w_dec, self.b_pre) - inputs
-        return error.square().mean(dim=1) / inputs.square().mean(dim=1), codes
 
-    @torch.no_grad()
-    def normalise_decoder(self) -> None:
-        """Set every decoder row to unit norm."""
-        self.w_dec.div_(self.w_dec.norm(dim=1, keepdim=True))
+def spaced_sites(n_sites: int, wanted: int) -> tuple[int, ...]:
+    """Evenly spaced indices of which the last one is `n_sites - 1`.
 
-    def dictionary(self, card: DictionaryCard) -> Dictionary:
-        """A frozen dictionary with the present weights."""
-        parts = {name: value.detach().clone() for name, value in self.named_parameters()}
-        weights = SaeWeights(parts["w_enc"], parts["b_enc"], parts["w_dec"], parts["b_pre"], parts["b_pre"])
-        gate, transform = TopKGate(self.k, rectify=False), InputTransform("standardise", 1e-6)
-        if self.spec.kind == "topk":
-            return SparseAutoencoder(card, weights, gate, transform)
-        inner = card.model_copy(update={"reads": card.reads[:1], "writes": card.writes[:1]})
-        sae = SparseAutoencoder(inner, weights, gate, transform)
-        return RouteSae(card, parts["router"], sae, self.spec.pooling, "corrected", self.routing)
+    Raises:
+        UserError: more are wanted than there are.
+    """
+    if wanted > n_sites:
+        raise UserError(f"n_sites = {wanted}, but this model has {n_sites} routed sites: ask for fewer")
+    return tuple(n_sites - 1 - round(index * n_sites / wanted) for index in reversed(range(wanted)))
+
+
+def _coder(unit: Unit, recipe: Recipe, d: int, n_sites: int, generator: torch.Generator) -> Coder:
+    spec = unit.spec
+    if spec.kind == "relu":
+        return ReluCoder(d, recipe.latents, generator)
+    if spec.kind == "gated":
+        return GatedCoder(d, recipe.latents, generator)
+    if spec.kind == "jumprelu":
+        return JumpReluCoder(d, recipe.latents, generator, threshold=spec.threshold, bandwidth=spec.bandwidth)
+    if spec.kind == "crosscoder":
+        parts = len(spaced_sites(n_sites, spec.n_sites))
+        return ReluCoder(d, recipe.latents, generator, parts=parts, pre_bias=False)
+    return TopKCoder(d, recipe.latents, generator, k=unit.k)
+
+
+def _reader(unit: Unit, d: int, n_sites: int, generator: torch.Generator) -> Reader:
+    spec = unit.spec
+    if spec.kind == "routesae":
+        return Routed(n_sites, d, generator, spec.pooling, spec.routing)
+    if spec.kind == "random":
+        return RandomSite(n_sites, d, generator)
+    if spec.kind == "mlsae":
+        return TurnByTurn()
+    if spec.kind == "crosscoder":
+        return SideBySide(spaced_sites(n_sites, spec.n_sites))
+    return LastSite()

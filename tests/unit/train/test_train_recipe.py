@@ -53,7 +53,7 @@ def test_the_shipped_recipe_trains_at_least_half_a_million_tokens() -> None:
             'kind = "topk"\npoolling = "mean"',
             r"trainees\.0\.poolling.*did you mean 'pooling'",
         ),
-        ('kind = "topk"', 'kind = "relu"', r"trainees\.0\.kind"),
+        ('kind = "topk"', 'kind = "topkk"', r"trainees\.0\.kind"),
         ("tokens = 1000", "tokens = 0", r"tokens: .*greater than 0"),
         ("tokens = 1000", "tokens = 1000\nk = 64\nlatents = 32", "k = 64 is more than latents = 32"),
         ("tokens = 1000", "tokens = ", "is not TOML"),
@@ -70,6 +70,50 @@ def test_what_is_wrong_with_a_recipe_is_named(tmp_path: Path, old: str, new: str
 def test_a_missing_recipe_names_the_shipped_ones() -> None:
     with pytest.raises(UserError, match="zoo-smollm2"):
         load_recipe("zoo-smollm3")
+
+
+def test_a_trainee_stands_for_one_dictionary_of_each_k_and_seed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD + "k = [8, 16]\nseeds = [3, 4]\n", encoding="utf-8")
+    units = load_recipe(str(path)).units()
+    assert [(unit.name, unit.k, unit.seed) for unit in units] == [
+        ("a-k8-s3", 8, 3),
+        ("a-k8-s4", 8, 4),
+        ("a-k16-s3", 16, 3),
+        ("a-k16-s4", 16, 4),
+    ]
+
+
+def test_what_a_trainee_leaves_out_is_the_recipe_s(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD, encoding="utf-8")
+    recipe = load_recipe(str(path))
+    assert [(unit.name, unit.k, unit.seed) for unit in recipe.units()] == [("a", recipe.k, recipe.seed)]
+
+
+def test_units_that_end_up_with_one_name_are_refused() -> None:
+    clash = (
+        TraineeSpec(name="a", kind="topk", seeds=(0, 1)),
+        TraineeSpec(name="a-s1", kind="topk"),
+    )
+    with pytest.raises(ValidationError, match="two trainees have one name"):
+        Recipe(name="mine", lm="toy", tokens=10, trainees=clash)
+
+
+def test_a_k_above_the_width_is_refused_for_any_trainee() -> None:
+    wide = TraineeSpec(name="a", kind="topk", k=(8, 65))
+    with pytest.raises(ValidationError, match="k = 65 is more than latents = 64"):
+        Recipe(name="mine", lm="toy", tokens=10, latents=64, trainees=(wide,))
+
+
+def test_the_study_has_eight_families_with_three_seeds_and_a_sweep() -> None:
+    units = load_recipe("study-smollm2").units()
+    assert len({unit.spec.kind for unit in units}) == 8
+    assert len(units) == 42
+    for kind in ("routesae", "topk", "random"):
+        assert {(unit.k, unit.seed) for unit in units if unit.spec.kind == kind} == {
+            (k, seed) for k in (32, 64, 96) for seed in (0, 1, 2)
+        }
 
 
 def test_two_trainees_of_one_name_are_refused() -> None:

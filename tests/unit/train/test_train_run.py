@@ -13,9 +13,11 @@ from latentbench.adapters.formats.native import read_card
 from latentbench.data import Corpus, token_rows
 from latentbench.errors import UserError
 from latentbench.lm import LM, Site
-from latentbench.train import Recipe, TrainingReport, train
+from latentbench.train import Recipe, TraineeSpec, TrainingReport, TrainOptions, train
 
 NAMES = ("one-layer", "routed", "control")
+EVERY_BLOCK = TrainOptions(checkpoint_blocks=1)
+PENALISED = ("relu", "gated", "jumprelu", "crosscoder")
 
 
 class Interrupted(Exception):
@@ -87,7 +89,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        train(lm, corpus, held_out, recipe, tmp_path, checkpoint_blocks=1, progress=stop_at_the_fourth)
+        train(lm, corpus, held_out, recipe, tmp_path, options=EVERY_BLOCK, progress=stop_at_the_fourth)
     assert (tmp_path / "training.json").is_file()
     resumed: list[int] = []
     train(
@@ -96,7 +98,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
         held_out,
         recipe,
         tmp_path,
-        checkpoint_blocks=1,
+        options=EVERY_BLOCK,
         progress=lambda done, _total, _losses: resumed.append(done),
     )
     assert resumed[0] == seen[3]  # the fourth block's steps were lost with the interruption
@@ -114,7 +116,7 @@ def test_another_recipe_is_refused_in_the_folder_of_an_unfinished_run(
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        train(lm, corpus, held_out, recipe, tmp_path, checkpoint_blocks=1, progress=stop)
+        train(lm, corpus, held_out, recipe, tmp_path, options=EVERY_BLOCK, progress=stop)
     before = read_all(tmp_path)
     other = recipe.model_copy(update={"lr": 1e-4})
     with pytest.raises(UserError, match="unfinished run of another recipe"):
@@ -127,7 +129,7 @@ def test_a_corpus_that_is_too_small_is_refused_before_anything_is_written(
 ) -> None:
     greedy = recipe.model_copy(update={"tokens": 10_000_000})
     with pytest.raises(UserError, match=r"asks for 10,000,000 tokens.*held only"):
-        train(lm, corpus, held_out, greedy, tmp_path / "new", checkpoint_blocks=1)
+        train(lm, corpus, held_out, greedy, tmp_path / "new", options=EVERY_BLOCK)
     assert not (tmp_path / "new").exists()
 
 
@@ -168,3 +170,111 @@ def test_sites_of_the_results(whole: TrainingReport, lm: LM, folder: Path) -> No
     read = {name: load_dictionary(str(folder / f"{name}.safetensors")).reads for name in NAMES}
     assert read == {"one-layer": sites[-1:], "routed": sites, "control": sites}
     assert sites == tuple(Site("resid_post", layer) for layer in range(0, 4))
+
+
+def test_a_dictionary_does_not_depend_on_its_company(
+    whole: TrainingReport,
+    lm: LM,
+    corpus: Corpus,
+    held_out: Corpus,
+    recipe: Recipe,
+    folder: Path,
+    tmp_path: Path,
+) -> None:
+    report = train(lm, corpus, held_out, recipe, tmp_path, options=TrainOptions(only="rout*"))
+    assert [file.name for file in report.files] == ["routed.safetensors"]
+    for name in ("routed.safetensors", "routed.json"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_what_is_there_is_not_trained_again(
+    whole: TrainingReport, lm: LM, corpus: Corpus, held_out: Corpus, recipe: Recipe, folder: Path
+) -> None:
+    before = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    again = train(lm, corpus, held_out, recipe, folder)
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+    assert again.speed is None
+    assert again.held_out == whole.held_out
+
+
+def test_a_result_of_another_recipe_is_not_taken_for_this_one(
+    whole: TrainingReport, lm: LM, corpus: Corpus, held_out: Corpus, recipe: Recipe, folder: Path
+) -> None:
+    with pytest.raises(UserError, match="'one-layer' that another recipe made"):
+        train(lm, corpus, held_out, recipe.model_copy(update={"lr": 1e-4}), folder)
+
+
+def test_a_pattern_that_fits_nothing_names_the_dictionaries(
+    lm: LM, corpus: Corpus, held_out: Corpus, recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="it has one-layer, routed, control"):
+        train(lm, corpus, held_out, recipe, tmp_path, options=TrainOptions(only="topk"))
+
+
+def test_speeds_are_measured(whole: TrainingReport) -> None:
+    assert whole.speed is not None
+    assert whole.speed.lm is not None
+    assert 0 < whole.speed.both < whole.speed.training
+
+
+@pytest.fixture(scope="module")
+def families(
+    lm: LM, corpus: Corpus, held_out: Corpus, recipe: Recipe, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Recipe, TrainingReport]:
+    """One dictionary of every family but those of `whole`, from a cache."""
+    specs = [
+        {"name": "relu", "kind": "relu", "penalty": 0.5, "penalty_gain": 0.05},
+        {"name": "gated", "kind": "gated", "penalty": 0.5, "penalty_gain": 0.05},
+        {"name": "jumprelu", "kind": "jumprelu", "penalty": 0.01, "threshold": 0.5, "bandwidth": 1.0},
+        {"name": "mlsae", "kind": "mlsae", "sites_per_batch": 2},
+        {"name": "crosscoder", "kind": "crosscoder", "n_sites": 2, "penalty": 0.5, "penalty_gain": 0.05},
+        {"name": "mean-pooled", "kind": "routesae", "pooling": "mean"},
+        {"name": "soft", "kind": "routesae", "routing": "soft"},
+    ]
+    trainees = tuple(TraineeSpec.model_validate(spec) for spec in specs)
+    wide = recipe.model_copy(update={"trainees": trainees, "tokens": 6000, "repeats": 2})
+    out = tmp_path_factory.mktemp("families")
+    options = TrainOptions(cache=tmp_path_factory.mktemp("cache"))
+    return out, wide, train(lm, corpus, held_out, wide, out, options=options)
+
+
+def test_every_family_becomes_a_dictionary_that_measures_as_its_card_says(
+    families: tuple[Path, Recipe, TrainingReport], lm: LM, held_out: Corpus
+) -> None:
+    folder, recipe, report = families
+    rows = token_rows(held_out, lm, context=recipe.context, budget_tokens=recipe.held_out_tokens)
+    tokens = lm.batch([row.ids for row in rows])
+    measured = tokens.measured()
+    for name in report.held_out:
+        dictionary = load_dictionary(str(folder / f"{name}.safetensors"), lm=lm)
+        clean = lm.forward(tokens, capture=dictionary.reads, logits=False).acts
+        acts = {site: value[measured] for site, value in clean.items()}
+        codes = dictionary.encode(acts)
+        stated = dictionary.card.training["held_out"]
+        assert codes.nnz / codes.n_tokens == pytest.approx(stated["l0"], rel=0.05), name
+        pair = dictionary.reconstructions(acts, codes)["input"]
+        width = lm.d_model
+        wrong = (pair.prediction - pair.target).unflatten(1, (-1, width)).square().sum(dim=2)
+        size = pair.target.unflatten(1, (-1, width)).square().sum(dim=2)
+        assert float((wrong / size).mean()) == pytest.approx(stated["normalised_mse"], rel=0.05), name
+
+
+def test_penalised_families_are_steered_to_the_target(
+    families: tuple[Path, Recipe, TrainingReport],
+) -> None:
+    folder, recipe, _ = families
+    for name in PENALISED:
+        training = read_card(folder / f"{name}.json").training
+        curve = training["curve"]
+        assert curve[-1]["l0"] == pytest.approx(recipe.k, rel=0.5), name
+        assert all("penalty" in point for point in curve)
+        assert [point["tokens"] for point in curve] == sorted(point["tokens"] for point in curve)
+
+
+def test_curves_fall_and_end_at_the_card_s_error(
+    families: tuple[Path, Recipe, TrainingReport], whole: TrainingReport, folder: Path
+) -> None:
+    for file in whole.files:
+        training = read_card(file.with_suffix(".json")).training
+        errors = [point["normalised_mse"] for point in training["curve"]]
+        assert errors[-1] == training["held_out"]["normalised_mse"] < errors[0]
