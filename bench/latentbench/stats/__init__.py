@@ -28,6 +28,23 @@ from latentbench.stats._estimate import Estimate, unscored
 from latentbench.stats._paired import Comparison, holm, minimum_detectable_difference, paired
 from latentbench.stats._random import generator
 from latentbench.stats._ranks import Direction, RankInterval, rank_independent, rank_intervals
+from latentbench.stats._ratios import (
+    PairedRatio,
+    minimum_detectable_ratio,
+    paired_ratio,
+    ratio_over_seeds,
+    units_to_detect,
+)
+from latentbench.stats._richness import (
+    Richness,
+    abundance_coverage,
+    chao1,
+    chao2,
+    doubling_gain,
+    expected_richness,
+    incidence_coverage,
+    richness,
+)
 from latentbench.stats._simple import mean, wilson
 
 __all__ = [
@@ -35,27 +52,40 @@ __all__ = [
     "Direction",
     "Estimate",
     "IndexStatistic",
+    "PairedRatio",
     "RankInterval",
     "RarefactionPoint",
+    "Richness",
     "SetCount",
     "SumStatistic",
+    "abundance_coverage",
     "bootstrap",
     "bootstrap_draws",
     "bootstrap_indices",
+    "chao1",
+    "chao2",
     "count_reaching",
+    "doubling_gain",
+    "expected_richness",
     "generator",
     "holm",
+    "incidence_coverage",
     "interval_from_draws",
     "joint_draws",
     "mean",
     "minimum_detectable_difference",
+    "minimum_detectable_ratio",
     "paired",
+    "paired_ratio",
     "per_set",
     "rank_independent",
     "rank_intervals",
     "rarefaction",
     "ratio",
+    "ratio_over_seeds",
+    "richness",
     "subsample_count",
+    "units_to_detect",
     "unscored",
     "wilson",
 ]

@@ -33,7 +33,17 @@ from scipy import sparse
 from latentbench.stats._distributions import normal_quantile
 from latentbench.stats._estimate import Estimate, check_level, finite_array, has_spread, unscored
 
-__all__ = ["RarefactionPoint", "SetCount", "count_reaching", "per_set", "rarefaction", "subsample_count"]
+__all__ = [
+    "RarefactionPoint",
+    "SetCount",
+    "count_reaching",
+    "kept_units",
+    "per_set",
+    "random_subsets",
+    "rarefaction",
+    "subsample_count",
+    "subset_interval",
+]
 
 SetCount = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
 """From memberships Bool[draw, unit] to the count Float[draw] that the members of each draw give together."""
@@ -143,8 +153,31 @@ def subsample_count(
     value = float(count(np.ones((1, n_units), dtype=np.bool_))[0])
     if n_units < 2:
         return Estimate(value, None, None, level, "none (n < 2)", n_units)
-    kept = _kept(n_units, left_out)
-    counts = finite_array(count(_subsets(n_units, kept, draws, rng)), "the subsets' counts")
+    kept = kept_units(n_units, left_out)
+    counts = finite_array(count(random_subsets(n_units, kept, draws, rng)), "the subsets' counts")
+    return subset_interval(value, counts, n_units, kept, level, method, maximum)
+
+
+def subset_interval(
+    value: float,
+    counts: NDArray[np.float64],
+    n_units: int,
+    kept: int,
+    level: float = 0.95,
+    method: str = "subsampling",
+    maximum: float | None = None,
+) -> Estimate:
+    """The interval that a statistic's values on subsets give for its value on all units; see `subsample_count`.
+
+    Args:
+        value: the statistic on all units.
+        counts: Float[draw], on subsets from `random_subsets`.
+        n_units: number of units.
+        kept: units in a subset.
+        level: nominal coverage.
+        method: "subsampling" or "delete-d".
+        maximum: the interval is cut there and at 0.
+    """
     if not has_spread(counts):
         return Estimate(value, None, None, level, "none (no spread between subsets)", n_units)
     deviations = (counts - counts.mean()) * math.sqrt(kept / (n_units - kept))
@@ -201,7 +234,7 @@ def rarefaction(
             f"budgets must lie in (0, {total:g}], the total size; this curve does not extrapolate"
         )
     n = len(weights)
-    kept = _kept(n, _LEFT_OUT)
+    kept = kept_units(n)
     asked = np.append(grid, total * kept / n)
     counts, documents, reached = _accumulate(weights, count, asked, rng, permutations)
     errors = _sample_errors(counts, documents.mean(axis=0), n, kept)
@@ -258,14 +291,15 @@ def _curve_estimate(value: float, reach: float, n: int, level: float, maximum: f
     return Estimate(value, low, high, level, "subsets without replacement, normal", n)
 
 
-def _kept(n: int, left_out: float) -> int:
+def kept_units(n: int, left_out: float = _LEFT_OUT) -> int:
     """Units in a subset: all but the larger of left_out * n and sqrt(n), at least one."""
     if not 0.0 < left_out < 1.0:
         raise ValueError(f"left_out is {left_out!r}; it is a share strictly between 0 and 1")
     return max(1, n - max(math.ceil(left_out * n), math.ceil(math.sqrt(n))))
 
 
-def _subsets(n: int, kept: int, draws: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def random_subsets(n: int, kept: int, draws: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """`Bool[draw, unit]`: memberships of subsets of `kept` of the n units, each without replacement."""
     members = np.zeros((draws, n), dtype=np.bool_)
     for row in members:
         row[rng.permutation(n)[:kept]] = True

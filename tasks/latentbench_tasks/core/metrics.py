@@ -176,6 +176,8 @@ def _latent_metrics(
 ) -> list[Metric]:
     """Shares of latents that never fired, and that fire on too many tokens."""
     n_latents = rows[0]["n_latents"]
+    if not n_latents:
+        return _without_latents(len({item["document"] for item in rows}))
     names = {name: place for place, name in enumerate(dict.fromkeys(item["document"] for item in rows))}
     active = np.zeros(n_latents, dtype=np.int64)
     pairs: set[tuple[int, int]] = set()
@@ -201,6 +203,22 @@ def _latent_metrics(
             direction="lower",
             note=f"latents active on more than {dense_above:.0%} of the tokens; no interval is given",
         ),
+    ]
+
+
+def _without_latents(documents: int) -> list[Metric]:
+    """A dictionary without latents (the mean) has no share of them."""
+    reason = unscored("the dictionary has no latents", documents)
+    return [
+        Metric.from_estimate(
+            name,
+            reason,
+            resampling_unit="document",
+            unit="share",
+            direction="lower",
+            note="a share of its latents",
+        )
+        for name in ("dead_latents", "dense_latents")
     ]
 
 

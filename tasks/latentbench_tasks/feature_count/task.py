@@ -10,8 +10,9 @@ most 32 token classes (the code); `corrected`, the default, is `code` with at mo
 class, because a document that repeats itself is no evidence that a latent fires elsewhere.
 
 Items hold every token a latent is active on, in rows where it has an event, so contexts are shown with all their
-activations and nothing is run again. The first `skip_first` tokens of a row are not encoded, so an attention sink or
-BOS token gives no events (the original counts them).
+activations and nothing is run again; and for every row which latents are active at all, one bit a latent. The first
+`skip_first` tokens of a row are not encoded, so an attention sink or BOS token gives no events (the original counts
+them).
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ from latentbench_tasks._contexts import (
     shortened,
     text_and_context,
 )
-from latentbench_tasks.feature_count.metrics import Rule, kept_latents, read_events, summarise
+from latentbench_tasks.feature_count.metrics import (
+    Rule,
+    kept_latents,
+    pack_latents,
+    read_events,
+    summarise,
+)
 
 __all__ = ["FeatureCountConfig", "FeatureCountTask"]
 
@@ -95,7 +102,7 @@ class FeatureCountTask(Task):
     """See the module."""
 
     name: ClassVar[str] = "feature_count"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     Config: ClassVar[type[TaskConfig]] = FeatureCountConfig
     config: FeatureCountConfig
 
@@ -168,6 +175,7 @@ class _EventWatcher(Watcher):
         token = codes.rows().cpu()
         row, column = batch.token_rows().cpu()[token], batch.token_columns().cpu()[token]
         key = row * codes.n_latents + codes.latents.cpu()
+        active = self._active(key[strength > 0], len(batch.rows), codes.n_latents)
         eventful = torch.unique(key[strength > min(self._thresholds)])
         keep = torch.isin(key, eventful) & (strength > 0)
         key, column, strength = key[keep], column[keep], strength[keep]
@@ -188,8 +196,19 @@ class _EventWatcher(Watcher):
                 "latents": (eventful[edges[place] : edges[place + 1]] - place * codes.n_latents).tolist(),
                 "columns": [columns[a:b] for a, b in spans[edges[place] : edges[place + 1]]],
                 "strengths": [strengths[a:b] for a, b in spans[edges[place] : edges[place + 1]]],
+                "active": active[place],
             }
             for place in range(len(batch.rows))
+        ]
+
+    @staticmethod
+    def _active(key: torch.Tensor, rows: int, n_latents: int) -> list[str]:
+        """The latents of each row that are active on any of its tokens, packed."""
+        found = torch.unique(key).numpy()
+        edges = np.searchsorted(found, np.arange(rows + 1) * n_latents)
+        return [
+            pack_latents(found[edges[place] : edges[place + 1]] - place * n_latents, n_latents)
+            for place in range(rows)
         ]
 
     def _shortened(self, strengths: torch.Tensor) -> list[float]:

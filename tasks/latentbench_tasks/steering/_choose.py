@@ -79,7 +79,7 @@ def choose_latents(
     if options.max_density is not None:
         dense = density > options.max_density
         # A dictionary most of whose latents are that dense (the identity) has no sparse ones to prefer.
-        if dense.mean() <= 0.5:
+        if n_latents and dense.mean() <= 0.5:
             usable &= ~dense
             skipped = int(dense.sum())
     chosen: list[dict[str, Any]] = []

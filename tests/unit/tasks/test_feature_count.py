@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import defaultdict
 from typing import Any
 
@@ -10,11 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latentbench.stats import generator
+from latentbench.registry import TASKS
+from latentbench.stats import chao2, generator, paired_ratio
 from latentbench.testing import toy_tokenizer
 from latentbench_tasks._contexts import Vocabulary, Window, read_vocabulary, sentence_window
-from latentbench_tasks.feature_count.metrics import Rule, kept_latents, read_events, summarise
-from latentbench_tasks.feature_count.task import FeatureCountConfig
+from latentbench_tasks.feature_count.metrics import (
+    Rule,
+    active_latents,
+    kept_counter,
+    kept_latents,
+    pack_latents,
+    read_events,
+    summarise,
+    unpack_latents,
+)
+from latentbench_tasks.feature_count.task import FeatureCountConfig, FeatureCountTask
 
 PLACE = st.tuples(st.integers(0, 3), st.integers(0, 7))
 ROW = st.fixed_dictionaries(
@@ -43,6 +54,7 @@ def item(place: int, row: dict[str, Any]) -> dict[str, Any]:
         "latents": latents,
         "columns": [[c for c, _ in sorted(by_latent[latent])] for latent in latents],
         "strengths": [[s for _, s in sorted(by_latent[latent])] for latent in latents],
+        "active": pack_latents(np.array(latents, dtype=np.int64), 4),
     }
 
 
@@ -81,8 +93,117 @@ def test_the_count_is_the_straight_line_rule(
     expected = reference(rows, threshold, rule)
     assert set(kept_latents(read_events(items), threshold, rule).tolist()) == expected
     metrics, _, counts = summarise(items[::-1], (threshold,), threshold, rule, generator("t"))
-    assert metrics[0].value == len(expected)
+    found = {metric.name: metric.value for metric in metrics}
+    assert found[f"features_at_{threshold:g}"] == len(expected)
+    unlimited = reference(rows, threshold, rule._replace(max_classes=None))
+    assert found[f"unlimited_at_{threshold:g}"] == len(unlimited)
+    assert expected <= unlimited
+    assert found["active"] == len({latent for row in rows for latent, _, _ in row["hits"]})
     assert counts["tokens"] == 8 * len(rows)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows=st.lists(ROW, min_size=2, max_size=10), once=st.booleans(), seed=st.integers(0, 99))
+def test_counts_on_sets_of_documents_are_those_of_the_rule_there(
+    rows: list[dict[str, Any]], once: bool, seed: int
+) -> None:
+    names = sorted({row["document"] for row in rows})
+    chosen = np.random.default_rng(seed).random((7, len(names))) < 0.6
+    events = read_events([item(place, row) for place, row in enumerate(rows)])
+    for most in (2, None):
+        rule = Rule(2, most, 2, once)
+        expected = [
+            len(reference([row for row in rows if members[names.index(row["document"])]], 7.0, rule))
+            for members in chosen
+        ]
+        assert kept_counter(events, 7.0, rule)(chosen).tolist() == expected
+
+
+@given(latents=st.sets(st.integers(0, 40)), width=st.integers(41, 90))
+def test_a_packed_set_of_latents_comes_back(latents: set[int], width: int) -> None:
+    text = pack_latents(np.array(sorted(latents), dtype=np.int64), width)
+    assert text.isascii()
+    assert unpack_latents(text, width).tolist() == sorted(latents)
+
+
+def drawn_items(seed: int, n_documents: int = 40, latents: int = 4) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    rows = [
+        {
+            "document": f"d{place // 2}",
+            "classes": rng.integers(0, 60, 8).tolist(),
+            "hits": [(int(rng.integers(latents)), c, int(rng.integers(1, 30))) for c in range(8)],
+        }
+        for place in range(2 * n_documents)
+    ]
+    return [item(place, row) for place, row in enumerate(rows)]
+
+
+def test_the_count_without_a_limit_never_falls() -> None:
+    items = drawn_items(1)
+    events = read_events(items)
+    order = np.arange(40)[None, :] < np.arange(1, 41)[:, None]
+    limited, unlimited = (
+        kept_counter(events, 5.0, Rule(5, most, 2, True))(order).tolist() for most in (8, None)
+    )
+    assert unlimited == sorted(unlimited)
+    assert limited != sorted(limited)
+    assert unlimited[-1] == 4
+
+
+def test_richness_is_that_of_documents_with_an_event() -> None:
+    rng = np.random.default_rng(2)
+    hits = [
+        [(latent, latent, int(rng.integers(1, 30))) for latent in range(4) if rng.random() < 0.02]
+        for _ in range(120)
+    ]
+    items = [
+        item(place, {"document": f"d{place // 2}", "classes": [0] * 8, "hits": found})
+        for place, found in enumerate(hits)
+    ]
+    metrics, curves, _ = summarise(items, (10.0,), 10.0, Rule(5, 32, 2, True), generator("r"))
+    by_name = {metric.name: metric for metric in metrics}
+    for name, least in (("at_10", 10), ("active", 0)):
+        pairs = {
+            (place // 2, latent)
+            for place, found in enumerate(hits)
+            for latent, _, strength in found
+            if strength > least
+        }
+        seen = np.bincount([latent for _, latent in pairs], minlength=4)
+        assert by_name[f"richness_{name}"].value == chao2(seen, 60, maximum=4).value
+    unit, latents = active_latents(items[::-1])
+    names = sorted({each["document"] for each in items})
+    assert {(names[place], int(latent)) for place, latent in zip(unit, latents, strict=True)} == {
+        (f"d{place // 2}", latent) for place, found in enumerate(hits) for latent, _, _ in found
+    }
+    assert by_name["active"].direction == "none"
+    assert [metric.name for metric in metrics if metric.headline] == ["features_at_10"]
+    assert [curve.name for curve in curves] == ["features_at_10", "unlimited_at_10"]
+
+
+def test_every_metric_of_the_default_thresholds_is_on_the_card() -> None:
+    card = tomllib.loads((TASKS.folder("feature_count") / "card.toml").read_text(encoding="utf-8"))
+    config = FeatureCountConfig()
+    for items in (drawn_items(3), []):
+        metrics, _, _ = summarise(items, config.thresholds, config.headline, config.rule, generator("c"))
+        assert {metric.name for metric in metrics} == set(card["metric"])
+        for metric in metrics:
+            shown = card["metric"][metric.name]
+            assert (shown["unit"], shown["direction"]) == (metric.unit, metric.direction)
+    assert card["version"] == FeatureCountTask.version
+
+
+def test_two_dictionaries_on_the_same_documents_are_compared_in_pairs() -> None:
+    """One latent in three documents against one in all: the ratio of the counts and its interval."""
+    rule = Rule(2, None, 2, True)
+    first, second = (
+        kept_counter(read_events(drawn_items(seed)), threshold, rule)
+        for seed, threshold in ((4, 25.0), (5, 28.0))
+    )
+    found = paired_ratio(40, first, second, generator("p"))
+    everything = np.ones((1, 40), dtype=bool)
+    assert found.ratio.value == float(first(everything)[0] / second(everything)[0])
 
 
 def test_the_threshold_is_strict() -> None:

@@ -17,7 +17,7 @@ from latentbench.lm import LM
 from latentbench.run import CellSetup, Item, Shared, TokenPolicy
 from latentbench.run._pass import Fed, run_pass
 from latentbench.testing import random_routesae, random_sae, toy_lm, toy_tokenizer
-from latentbench_tasks.feature_count.metrics import Events, kept_latents, read_events
+from latentbench_tasks.feature_count.metrics import Events, kept_latents, read_events, unpack_latents
 from latentbench_tasks.feature_count.task import FeatureCountConfig, FeatureCountTask
 
 THRESHOLDS = (4.0, 15.0)
@@ -107,6 +107,23 @@ def test_events_are_those_of_the_dictionary_asked_row_by_row(make: object) -> No
         assert one[:3] == other[:3]
         assert one[3] == pytest.approx(other[3], rel=1e-3)
     assert int(events.sizes.sum()) == sum(len(row.ids) - 1 for row in rows)
+
+
+@pytest.mark.parametrize("make", [single, routed])
+def test_a_row_tells_every_latent_that_is_active_on_it_however_weakly(make: object) -> None:
+    dictionary = single() if make is single else routed()
+    cell = setup(dictionary)
+    items = {item["id"]: item for item in watched(dictionary)}
+    weak = 0
+    for row in cell.rows(500):
+        acts = cell.lm.forward(cell.lm.batch([row.ids]), capture=dictionary.reads, logits=False).acts
+        flat = {site: value[0, 1:] for site, value in acts.items()}
+        codes = dictionary.encode(flat)
+        expected = codes.latents[dictionary.relative_values(flat, codes) > 0].unique().tolist()
+        item = items[f"{row.document}:{row.start_token}"]
+        assert unpack_latents(item["active"], item["n_latents"]).tolist() == expected
+        weak += len(expected) - len(item["latents"])
+    assert weak > 0 or make is single  # whose toy latents are all strong
 
 
 @pytest.mark.parametrize("batch_rows", [1, 3, 30])
