@@ -3,9 +3,18 @@
 from latentbench.adapters._calibrate import calibrate
 from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._codes import Codes, codes_from_dense, codes_from_topk, concat_codes, decode_rows
-from latentbench.adapters._controls import CONTROL_SCHEMES, IdentityDictionary, load_control, random_decoder
+from latentbench.adapters._controls import (
+    CONTROL_SCHEMES,
+    Calibration,
+    IdentityDictionary,
+    load_control,
+    permuted_decoder,
+    random_decoder,
+    with_random_codes,
+)
 from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
+from latentbench.adapters._fitted_controls import mean_control, pca_control, random_directions, untrained
 from latentbench.adapters._gates import (
     AbsTopKGate,
     Gate,
@@ -28,6 +37,7 @@ from latentbench.adapters._load import (
     zoo_folder,
     zoo_names,
 )
+from latentbench.adapters._random_codes import RandomCodesGate, random_codes
 from latentbench.adapters._routesae import (
     Pooling,
     RouteSae,
@@ -50,6 +60,7 @@ from latentbench.adapters._transforms import InputTransform, Transformed
 __all__ = [
     "CONTROL_SCHEMES",
     "AbsTopKGate",
+    "Calibration",
     "Codes",
     "Crosscoder",
     "CrosscoderWeights",
@@ -63,6 +74,7 @@ __all__ = [
     "JumpReluGate",
     "LoadOptions",
     "Pooling",
+    "RandomCodesGate",
     "Recognised",
     "Reconstruction",
     "ReluGate",
@@ -84,7 +96,12 @@ __all__ = [
     "decode_rows",
     "load_control",
     "load_dictionary",
+    "mean_control",
+    "pca_control",
+    "permuted_decoder",
+    "random_codes",
     "random_decoder",
+    "random_directions",
     "recognise",
     "route_tokens",
     "routed_sites",
@@ -92,8 +109,10 @@ __all__ = [
     "splice_edits",
     "steering_edits",
     "steering_rows",
+    "untrained",
     "with_k",
     "with_prefix",
+    "with_random_codes",
     "with_threshold",
     "written_masks",
     "zoo_folder",

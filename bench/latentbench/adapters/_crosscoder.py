@@ -19,7 +19,7 @@ from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._codes import Codes, decode_rows
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
 from latentbench.adapters._gates import Gate, GatedGate
-from latentbench.adapters._sae import encode_in_blocks, with_gate_card
+from latentbench.adapters._sae import check_finite, check_gate, encode_in_blocks, with_gate_card
 from latentbench.adapters._transforms import InputTransform
 from latentbench.errors import AdapterError
 from latentbench.lm import Site
@@ -63,18 +63,16 @@ class CrosscoderWeights:
                     f"weight {field.name} has shape {tuple(value.shape)}, but w_enc {tuple(self.w_enc.shape)} "
                     f"asks for {wanted[field.name]}: the checkpoint is transposed or belongs to another format"
                 )
-            if not bool(torch.isfinite(value).all()):
-                bad = int((~torch.isfinite(value)).sum())
-                raise AdapterError(
-                    f"weight {field.name} holds {bad} NaN or infinite numbers: the checkpoint is damaged "
-                    "or its training diverged; it can't be measured"
-                )
+            check_finite(field.name, value)
 
     def pre_activations(self, acts: Tensor) -> Tensor:
         """Sum of the sites' encoders: `Float[Tensor, "token site d"]` -> `Float[Tensor, "token latent"]`."""
-        inputs = acts if self.b_pre is None else acts - self.b_pre
-        flat = self.w_enc.transpose(0, 1).flatten(1)
-        return functional.linear(inputs.flatten(1), flat, self.b_enc)
+        inputs = (acts if self.b_pre is None else acts - self.b_pre).unbind(1)
+        # Site by site: one product over all of them needs a copy of the encoders with the sites side by side.
+        summed = functional.linear(inputs[0], self.w_enc[0], self.b_enc)
+        for at_site, w_enc in zip(inputs[1:], self.w_enc[1:], strict=True):
+            summed = torch.addmm(summed, at_site, w_enc.T)
+        return summed
 
     def to(self, device: torch.device | str | None, dtype: torch.dtype | None) -> CrosscoderWeights:
         """The same weights elsewhere or in another type."""
@@ -116,8 +114,9 @@ class Crosscoder(Dictionary):
                 f"card of {card.name!r} reads {', '.join(card.reads)} but writes {', '.join(card.writes)}: a "
                 "crosscoder writes the sites that it reads, in the same order"
             )
-        if isinstance(gate, GatedGate):
+        if isinstance(gate.core, GatedGate):
             raise AdapterError(f"{card.name!r}: a crosscoder with a gated encoder is not known")
+        check_gate(gate, card)
         self.card = card
         self.weights = weights
         self.gate = gate
@@ -135,11 +134,19 @@ class Crosscoder(Dictionary):
 
     def encode(self, acts: Mapping[Site, Tensor] | Mapping[str, Tensor]) -> Codes:
         """See `Dictionary.encode`; the context holds each site's statistics, `Float[Tensor, "token site"]`."""
-        gathered = self.gather(acts)
-        done = [self.transform.apply(gathered[site]) for site in self.reads]
+        given = self.located(acts)
+
+        def encode(some: slice) -> Codes:
+            return self._encode_block({site: value[some] for site, value in given.items()})
+
+        return encode_in_blocks(self.card, self.dtype, len(given[self.reads[0]]), encode)
+
+    def _encode_block(self, acts: dict[Site, Tensor]) -> Codes:
+        placed = self.placed(acts)
+        done = [self.transform.apply(placed[site]) for site in self.reads]
         context = {name: torch.cat([one.context[name] for one in done], dim=1) for name in done[0].context}
         inputs = torch.stack([one.acts for one in done], dim=1)
-        return encode_in_blocks(self.weights.pre_activations, self.gate, inputs, self.card.n_latents, context)
+        return self.gate(self.weights.pre_activations(inputs), context)
 
     def encode_at(self, site: Site, acts: Tensor, context: Mapping[str, Tensor]) -> Codes:
         """Refused: a code needs the activations of all sites.
@@ -169,7 +176,7 @@ class Crosscoder(Dictionary):
         self, latents: Sequence[int], context: Mapping[str, Tensor] | None = None
     ) -> dict[Site, Tensor]:
         """See `Dictionary.write_vectors`: another direction at every site."""
-        rows = self.weights.w_dec[:, torch.as_tensor(list(latents), device=self.device)]
+        rows = self.weights.w_dec[:, torch.as_tensor(list(latents), dtype=torch.int64, device=self.device)]
         found: dict[Site, Tensor] = {}
         for index, site in enumerate(self.writes):
             at_site = rows[index]
@@ -214,6 +221,7 @@ class Crosscoder(Dictionary):
 
     def with_gate(self, gate: Gate) -> Crosscoder:
         """The same crosscoder under another gate; the card's options say so."""
+        gate = self.gate.around(gate)
         return Crosscoder(with_gate_card(self.card, self.gate, gate), self.weights, gate, self.transform)
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:

@@ -143,8 +143,16 @@ class Dictionary(ABC):
         """The activations of every read site, on this dictionary's device and in its type.
 
         Raises:
-            AdapterError: a site is missing, or an activation is not [token, d_model].
+            AdapterError: a site is missing, an activation is not [token, d_model], or the sites have different tokens.
         """
+        return self.placed(self.located(acts))
+
+    def placed(self, acts: Mapping[Site, Tensor]) -> dict[Site, Tensor]:
+        """The same activations on this dictionary's device and in its type."""
+        return {site: value.to(device=self.device, dtype=self.dtype) for site, value in acts.items()}
+
+    def located(self, acts: Mapping[Site, Tensor] | Mapping[str, Tensor]) -> dict[Site, Tensor]:
+        """The activations of every read site, checked as `gather` does, as they are."""
         given = {Site.parse(name): value for name, value in acts.items()}
         found: dict[Site, Tensor] = {}
         for site in self.reads:
@@ -161,5 +169,11 @@ class Dictionary(ABC):
                     f"{self.card.name!r} needs "
                     f"[token, {self.card.d_model}]: it was made for another model or site"
                 )
-            found[site] = value.to(device=self.device, dtype=self.dtype)
+            first = next(iter(found.values()), value)
+            if len(value) != len(first):
+                raise AdapterError(
+                    f"activations at {site} are of {len(value)} tokens, but those at {self.reads[0]} of {len(first)}: "
+                    "every site needs the same tokens"
+                )
+            found[site] = value
         return found

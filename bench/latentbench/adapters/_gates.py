@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Self
@@ -34,6 +35,15 @@ class Gate:
     def describe(self) -> dict[str, object]:
         """The gate as JSON, for the card's options; tensors are left out."""
         raise NotImplementedError
+
+    @property
+    def core(self) -> Gate:
+        """The gate that decides what is active; itself, but for a gate around another one."""
+        return self
+
+    def around(self, gate: Gate) -> Gate:
+        """What another gate in this one's place becomes: itself, but for a gate around another one."""
+        return gate
 
     def tensors(self) -> dict[str, Tensor]:
         """What the gate has for each latent, `Float[Tensor, "latent"]` by name, for checkpoints."""
@@ -114,8 +124,8 @@ class JumpReluGate(Gate):
 
     def __call__(self, pre: Tensor, context: Mapping[str, Tensor]) -> Codes:
         """See `Gate`."""
-        # Compared in float32: in bfloat16 latents near their threshold flip.
-        active = pre.float() > self.threshold.float().clamp(min=0)
+        exact = _exact(pre)
+        active = exact > self.threshold.to(exact).clamp(min=0)
         return codes_from_dense(pre.where(active, pre.new_zeros(())), context)
 
     def describe(self) -> dict[str, object]:
@@ -130,9 +140,13 @@ class ThresholdGate(Gate):
     threshold: float
     """In units of the pre-activation; never below 0."""
 
+    def __post_init__(self) -> None:
+        if math.isnan(self.threshold):
+            raise AdapterError("threshold is NaN: no latent could ever be active")
+
     def __call__(self, pre: Tensor, context: Mapping[str, Tensor]) -> Codes:
         """See `Gate`."""
-        return codes_from_dense(pre.where(pre > max(self.threshold, 0.0), pre.new_zeros(())), context)
+        return codes_from_dense(pre.where(_exact(pre) > max(self.threshold, 0.0), pre.new_zeros(())), context)
 
     def describe(self) -> dict[str, object]:
         """See `Gate`."""
@@ -155,11 +169,16 @@ class GatedGate(Gate):
 
     def __call__(self, pre: Tensor, context: Mapping[str, Tensor]) -> Codes:
         """See `Gate`."""
-        exact = pre.float()
-        magnitude = (self.r_mag.float().exp() * exact + self.b_mag.float()).clamp(min=0)
-        active = exact + self.b_gate.float() > 0
+        exact = _exact(pre)
+        magnitude = (self.r_mag.to(exact).exp() * exact + self.b_mag.to(exact)).clamp(min=0)
+        active = exact + self.b_gate.to(exact) > 0
         return codes_from_dense((magnitude * active).to(pre.dtype), context)
 
     def describe(self) -> dict[str, object]:
         """See `Gate`."""
         return {"gate": "gated"}
+
+
+def _exact(pre: Tensor) -> Tensor:
+    """At least float32, for comparisons: in bfloat16 latents near their threshold flip."""
+    return pre if pre.dtype == torch.float64 else pre.float()

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from latentbench.adapters._controls import CONTROL_SCHEMES, load_control
+from latentbench.adapters._controls import CONTROL_SCHEMES, Calibration, load_control
 from latentbench.adapters._crosscoder import Crosscoder
 from latentbench.adapters._dictionary import Dictionary
 from latentbench.adapters._gates import AbsTopKGate, Gate, ThresholdGate, TopKGate
@@ -75,7 +75,7 @@ class Format(Protocol):
         ...
 
 
-def load_dictionary(
+def load_dictionary(  # noqa: PLR0913 - each is a choice of its own
     source: str,
     *,
     k: int | None = None,
@@ -85,6 +85,7 @@ def load_dictionary(
     device: str | torch.device = "cpu",
     dtype: str = "float32",
     lm: LM | None = None,
+    calibration: Calibration | None = None,
 ) -> Dictionary:
     """Load a dictionary.
 
@@ -100,6 +101,7 @@ def load_dictionary(
         device: where to put the weights.
         dtype: "float32", "bfloat16", "float16" or "float64".
         lm: the model it will be used with; if given, sites and width are checked against it.
+        calibration: activations that controls such as `pca:SITE:RANK` are fitted on.
 
     Raises:
         UserError: the source can't be found, recognised or loaded, or does not fit the model.
@@ -116,7 +118,7 @@ def load_dictionary(
         k=k if k is not None else asked.k,
         n_layers=lm.n_layers if lm is not None else asked.n_layers,
     )
-    dictionary = _load(source, asked, lm)
+    dictionary = _load(source, asked, lm, calibration)
     if asked.prefix is not None:
         dictionary = with_prefix(dictionary, asked.prefix)
     if k is not None and threshold is not None:
@@ -147,6 +149,13 @@ def check_fits(dictionary: Dictionary, lm: LM) -> None:
             f"dictionary {card.name!r} has width {card.d_model}, but {lm.name} has width {lm.d_model}: it "
             f"belongs to another model.{made_for}"
         )
+    if isinstance(dictionary, SparseAutoencoder) and dictionary.is_transcoder:
+        out, site = dictionary.weights.w_dec.shape[1], dictionary.writes[0]
+        if out != lm.d_model and site.kind != "attn_z":
+            raise AdapterError(
+                f"transcoder {card.name!r} writes activations of width {out}, but those of {lm.name} at {site} have "
+                f"width {lm.d_model}: it belongs to another model or site"
+            )
 
 
 def with_k(dictionary: Dictionary, k: int) -> Dictionary:
@@ -157,7 +166,7 @@ def with_k(dictionary: Dictionary, k: int) -> Dictionary:
     Raises:
         AdapterError: the family has no gate to replace.
     """
-    gate = _gated(dictionary).gate
+    gate = _gated(dictionary).gate.core
     if isinstance(gate, AbsTopKGate):
         return _regated(dictionary, AbsTopKGate(k))
     signed = isinstance(gate, TopKGate) and not gate.rectify
@@ -170,7 +179,7 @@ def with_threshold(dictionary: Dictionary, threshold: float) -> Dictionary:
     Raises:
         AdapterError: the family has no gate to replace, or keeps latents by size whatever their sign.
     """
-    if isinstance(_gated(dictionary).gate, AbsTopKGate):
+    if isinstance(_gated(dictionary).gate.core, AbsTopKGate):
         raise AdapterError(
             f"{dictionary.card.name!r} ranks latents by size, negative ones too: one threshold from below can't "
             "stand in for that; set its k instead"
@@ -194,9 +203,12 @@ def with_prefix(dictionary: Dictionary, n: int) -> Dictionary:
         raise AdapterError(
             f"{dictionary.card.name!r} has prefixes of {', '.join(map(str, groups))} latents; {n} would cut a group"
         )
+    fixed = isinstance(dictionary.gate.core, TopKGate | AbsTopKGate)
     card = dictionary.card.model_copy(
         update={
             "name": f"{dictionary.card.name}, first {n}",
+            # A threshold's L0 is that of all latents; of the first ones alone it can only be measured.
+            "nominal_l0": dictionary.card.nominal_l0 if fixed else None,
             "n_latents": n,
             "options": {
                 **dictionary.card.options,
@@ -243,21 +255,23 @@ def recognise(path: Path) -> list[Recognised]:
     return found
 
 
-def _load(source: str, options: LoadOptions, lm: LM | None) -> Dictionary:
+def _load(source: str, options: LoadOptions, lm: LM | None, calibration: Calibration | None) -> Dictionary:
     scheme, _, rest = source.partition(":")
     if scheme == "zoo":
         if rest not in zoo_names():
             raise unknown_name("zoo dictionary", rest, zoo_names())
         return _relabel(_recognised(zoo_folder() / f"{rest}.safetensors", options), source)
     if rest and scheme in CONTROL_SCHEMES:
-        return load_control(scheme, rest, lm, lambda inner: _load(inner, options, lm))
+        return load_control(
+            scheme, rest, lm, lambda inner: _load(inner, options, lm, calibration), calibration
+        )
     path = Path(source)
     if path.exists():
         return _relabel(_recognised(path, options), path.name)
     if re.fullmatch(r"[\w.-]+/[\w./-]+", source) and not source.startswith("."):
         from latentbench.adapters.formats.saelens import load_release
 
-        return load_release(source)
+        return load_release(source, options)
     raise unknown_name(
         "dictionary",
         source,

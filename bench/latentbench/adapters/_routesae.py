@@ -18,7 +18,7 @@ from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._codes import Codes
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
 from latentbench.adapters._gates import Gate
-from latentbench.adapters._sae import SparseAutoencoder, with_gate_card
+from latentbench.adapters._sae import SparseAutoencoder, encode_in_blocks, with_gate_card
 from latentbench.errors import AdapterError
 from latentbench.lm import Site
 
@@ -117,6 +117,11 @@ class RouteSae(Dictionary):
             raise AdapterError(
                 f"router of {card.name!r} holds NaN or infinite numbers: the checkpoint is damaged"
             )
+        if sae.transform.kind != "standardise":
+            raise AdapterError(
+                f"the SAE of {card.name!r} has the input transform {sae.transform.kind!r}, and a router compares "
+                "layers of different scale: 'standardise' is wanted"
+            )
         self.card = card
         self.router = router
         self.sae = sae
@@ -162,11 +167,19 @@ class RouteSae(Dictionary):
 
     def encode(self, acts: Mapping[Site, Tensor] | Mapping[str, Tensor]) -> Codes:
         """See `Dictionary.encode`."""
-        gathered = self.gather(acts)
+        given = self.located(acts)
+
+        def encode(some: slice) -> Codes:
+            return self._encode_block({site: value[some] for site, value in given.items()})
+
+        return encode_in_blocks(self.card, self.dtype, len(given[self.reads[0]]), encode)
+
+    def _encode_block(self, acts: dict[Site, Tensor]) -> Codes:
+        placed = self.placed(acts)
         if self.routing == "soft":
-            return self.sae.encode_transformed(self._soft_input(gathered), {})
-        route, probability = self.route(gathered)
-        chosen = torch.stack([gathered[site] for site in self.reads])[
+            return self.sae.encode_transformed(self._soft_input(placed), {})
+        route, probability = self.route(placed)
+        chosen = torch.stack([placed[site] for site in self.reads])[
             route, torch.arange(len(route), device=route.device)
         ]
         return self._encode(chosen, {"route": route, "route_probability": probability}, scale=True)
@@ -175,8 +188,13 @@ class RouteSae(Dictionary):
         """See `Dictionary.encode_at`; route and probability stay those of the clean pass."""
         self.needs_a_site()
         kept = self._kept(context)
-        acts = acts.to(device=self.device, dtype=self.dtype)
-        return self._encode(acts, kept, scale=self.splice != "code")
+
+        def encode(some: slice) -> Codes:
+            placed = acts[some].to(device=self.device, dtype=self.dtype)
+            its = {name: value[some] for name, value in kept.items()}
+            return self._encode(placed, its, scale=self.splice != "code")
+
+        return encode_in_blocks(self.card, self.dtype, len(acts), encode)
 
     @staticmethod
     def _kept(context: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -238,7 +256,7 @@ class RouteSae(Dictionary):
         probability = codes.context["route_probability"][:, None]
         unscaled = predicted / probability if self.splice == "corrected" else predicted
         if self.splice == "code":
-            unscaled = self.sae.decode_input(self._encode(raw, self._kept(codes.context), scale=False))
+            unscaled = self.sae.decode_input(self.encode_at(self.reads[0], raw, codes.context))
         return {
             "raw": Reconstruction(raw, self.sae.transform.undo(unscaled, codes.context)),
             "input": Reconstruction(self.sae.transform.apply(raw).acts * probability, predicted),
@@ -251,8 +269,9 @@ class RouteSae(Dictionary):
 
     def with_gate(self, gate: Gate) -> RouteSae:
         """The same RouteSAE under another gate; the card's options say so."""
-        card = with_gate_card(self.card, self.sae.gate, gate)
-        return RouteSae(card, self.router, self.sae.with_gate(gate), self.pooling, self.splice, self.routing)
+        sae = self.sae.with_gate(gate)
+        card = with_gate_card(self.card, self.sae.gate, sae.gate)
+        return RouteSae(card, self.router, sae, self.pooling, self.splice, self.routing)
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """See `Dictionary.to`."""

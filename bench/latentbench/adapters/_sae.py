@@ -22,7 +22,7 @@ from latentbench.lm import Site
 __all__ = ["SaeWeights", "SparseAutoencoder", "encode_in_blocks", "with_gate_card"]
 
 BLOCK_BYTES = 64 * 2**20
-"""Most bytes of pre-activations that are held at once."""
+"""Most bytes of one block's pre-activations and inputs in float32; what is made of them comes to a few times that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,11 @@ class SaeWeights:
     """`Float[Tensor, "d_out d"]`: a transcoder's linear path from its raw input to its output, if it has one."""
 
     def __post_init__(self) -> None:
+        if self.w_enc.dim() != 2:
+            raise AdapterError(
+                f"weight w_enc has shape {tuple(self.w_enc.shape)}; [latent, d] is wanted: three dimensions are those "
+                "of a crosscoder"
+            )
         latents, width = self.w_enc.shape
         out = self.w_dec.shape[-1] if self.w_dec.dim() == 2 else width
         wanted = {
@@ -60,19 +65,13 @@ class SaeWeights:
                     f"asks for {shape}: the checkpoint is transposed or belongs to another format"
                 )
         for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and not bool(torch.isfinite(value).all()):
-                bad = int((~torch.isfinite(value)).sum())
-                raise AdapterError(
-                    f"weight {field.name} holds {bad} NaN or infinite numbers: the checkpoint is damaged "
-                    "or its training diverged; it can't be measured"
-                )
+            check_finite(field.name, getattr(self, field.name))
 
     def pre_activations(self, acts: Tensor) -> Tensor:
         """Affine encoder: `Float[Tensor, "token d"]` -> `Float[Tensor, "token latent"]`."""
-        # (x - b_pre) W' + b = x W' + (b - W b_pre): one matrix product and no copy of x.
-        bias = self.b_enc if self.b_pre is None else self.b_enc - self.w_enc @ self.b_pre
-        return functional.linear(acts, self.w_enc, bias)
+        # Subtracted first: W x and W b_pre apart can be far larger than their difference, which rounding then eats.
+        inputs = acts if self.b_pre is None else acts - self.b_pre
+        return functional.linear(inputs, self.w_enc, self.b_enc)
 
     def to(self, device: torch.device | str | None, dtype: torch.dtype | None) -> SaeWeights:
         """The same weights elsewhere or in another type."""
@@ -90,34 +89,55 @@ class SaeWeights:
         )
 
 
+def check_finite(name: str, weight: Tensor | None) -> None:
+    """Refuse a weight with NaN or infinite numbers in it.
+
+    Raises:
+        AdapterError: it holds some.
+    """
+    if weight is None or not weight.numel():
+        return
+    # The extremes are NaN if any number is; a mask of the whole weight would take as much memory as it does.
+    low, high = torch.aminmax(weight.detach())
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+        bad = int((~torch.isfinite(weight)).sum())
+        raise AdapterError(
+            f"weight {name} holds {bad} NaN or infinite numbers: the checkpoint is damaged "
+            "or its training diverged; it can't be measured"
+        )
+
+
+def check_gate(gate: Gate, card: DictionaryCard) -> None:
+    """Refuse a gate whose tensors are not one number for each latent.
+
+    Raises:
+        AdapterError: a tensor has another shape, or NaN in it.
+    """
+    for name, value in gate.tensors().items():
+        if tuple(value.shape) != (card.n_latents,):
+            raise AdapterError(
+                f"{name} of {card.name!r} has shape {tuple(value.shape)}, but its gate needs one number for each of "
+                f"{card.n_latents} latents"
+            )
+        if bool(value.isnan().any()):
+            raise AdapterError(f"{name} of {card.name!r} holds NaN: the checkpoint is damaged")
+
+
 def encode_in_blocks(
-    pre_activations: Callable[[Tensor], Tensor],
-    gate: Gate,
-    inputs: Tensor,
-    n_latents: int,
-    context: Mapping[str, Tensor],
+    card: DictionaryCard, dtype: torch.dtype, tokens: int, encode: Callable[[slice], Codes]
 ) -> Codes:
-    """Gate the pre-activations of many tokens, a block at a time, so that memory does not grow with them.
+    """Encode many tokens a block at a time, so that memory does not grow with their number but for the codes.
 
     Args:
-        pre_activations: from `Float[Tensor, "token d"]` to `Float[Tensor, "token latent"]`.
-        gate: makes codes of them.
-        inputs: `Float[Tensor, "token d"]`.
-        n_latents: width of the dictionary.
-        context: per-token state that the codes carry.
+        card: of the dictionary: its sites and sizes tell what one token takes.
+        dtype: what it computes in.
+        tokens: how many there are.
+        encode: gives the codes of a slice of them.
     """
-    block = max(1, BLOCK_BYTES // (n_latents * inputs.element_size()))
-    if len(inputs) <= block:
-        return gate(pre_activations(inputs), context)
-    return concat_codes(
-        [
-            gate(
-                pre_activations(inputs[first : first + block]),
-                {name: value[first : first + block] for name, value in context.items()},
-            )
-            for first in range(0, len(inputs), block)
-        ]
-    )
+    numbers = card.n_latents + 2 * len(card.reads) * card.d_model
+    block = max(1, BLOCK_BYTES // (numbers * max(4, dtype.itemsize)))  # gates compute in float32 at least
+    starts = range(0, max(1, tokens), block)
+    return concat_codes([encode(slice(first, first + block)) for first in starts])
 
 
 class SparseAutoencoder(Dictionary):
@@ -152,6 +172,7 @@ class SparseAutoencoder(Dictionary):
                 f"card of {card.name!r} reads {', '.join(card.reads)} and writes {', '.join(card.writes)}: an "
                 "SAE has one site each; several are a RouteSAE or a crosscoder"
             )
+        check_gate(gate, card)
         self.card = card
         self.weights = weights
         self.gate = gate
@@ -195,7 +216,7 @@ class SparseAutoencoder(Dictionary):
 
     def encode(self, acts: Mapping[Site, Tensor] | Mapping[str, Tensor]) -> Codes:
         """See `Dictionary.encode`."""
-        return self._encode(self.gather(acts)[self.site])
+        return self._encode(self.located(acts)[self.site])
 
     def encode_at(self, site: Site, acts: Tensor, context: Mapping[str, Tensor]) -> Codes:
         """See `Dictionary.encode_at`; the statistics are always those of the activation given.
@@ -207,9 +228,13 @@ class SparseAutoencoder(Dictionary):
             raise AdapterError(
                 f"{self.card.name!r} is a transcoder: it encodes {self.site}, not what it writes at {site}"
             )
-        return self._encode(acts.to(device=self.device, dtype=self.dtype))
+        return self._encode(acts)
 
     def _encode(self, acts: Tensor) -> Codes:
+        return encode_in_blocks(self.card, self.dtype, len(acts), lambda some: self._encode_block(acts[some]))
+
+    def _encode_block(self, acts: Tensor) -> Codes:
+        acts = acts.to(device=self.device, dtype=self.dtype)
         transformed = self.transform.apply(acts)
         context = dict(transformed.context)
         if self.weights.skip is not None:
@@ -217,8 +242,8 @@ class SparseAutoencoder(Dictionary):
         return self.encode_transformed(transformed.acts, context)
 
     def encode_transformed(self, inputs: Tensor, context: Mapping[str, Tensor]) -> Codes:
-        """Codes of inputs that the transform is done to already, `Float[Tensor, "token d"]`."""
-        return encode_in_blocks(self.weights.pre_activations, self.gate, inputs, self.card.n_latents, context)
+        """Codes of inputs that the transform is done to already, `Float[Tensor, "token d"]`; all at once."""
+        return self.gate(self.weights.pre_activations(inputs), context)
 
     def decode(self, codes: Codes) -> dict[Site, Written]:
         """See `Dictionary.decode`."""
@@ -233,7 +258,7 @@ class SparseAutoencoder(Dictionary):
         self, latents: Sequence[int], context: Mapping[str, Tensor] | None = None
     ) -> dict[Site, Tensor]:
         """See `Dictionary.write_vectors`."""
-        rows = self.weights.w_dec[torch.as_tensor(list(latents), device=self.device)]
+        rows = self.weights.w_dec[torch.as_tensor(list(latents), dtype=torch.int64, device=self.device)]
         if context is not None:
             rows = rows[None] if self.transform.kind == "none" else context["std"].to(rows)[:, :, None] * rows
         return {self.writes[0]: rows}
@@ -280,12 +305,13 @@ class SparseAutoencoder(Dictionary):
 
         A gated SAE is then ranked by its magnitudes exp(r_mag) a + b_mag, and b_gate no longer plays a part.
         """
-        weights = self.weights
-        if isinstance(self.gate, GatedGate) and not isinstance(gate, GatedGate):
-            growth = self.gate.r_mag.to(weights.w_enc).exp()
+        weights, old = self.weights, self.gate.core
+        if isinstance(old, GatedGate) and not isinstance(gate.core, GatedGate):
+            growth = old.r_mag.to(weights.w_enc).exp()
             weights = replace(
-                weights, w_enc=weights.w_enc * growth[:, None], b_enc=self.gate.b_mag.to(weights.w_enc)
+                weights, w_enc=weights.w_enc * growth[:, None], b_enc=old.b_mag.to(weights.w_enc)
             )
+        gate = self.gate.around(gate)
         return SparseAutoencoder(with_gate_card(self.card, self.gate, gate), weights, gate, self.transform)
 
     def narrow(self, latents: Tensor, card: DictionaryCard) -> SparseAutoencoder:

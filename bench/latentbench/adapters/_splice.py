@@ -27,7 +27,12 @@ def written_masks(dictionary: Dictionary, codes: Codes, measured: Tensor) -> dic
 
     Returns:
         `Bool[Tensor, "row pos"]` by site; sites that no token is written at are left out.
+
+    Raises:
+        AdapterError: the dictionary has no site to write at (soft routing).
     """
+    if isinstance(dictionary, RouteSae):
+        dictionary.needs_a_site()
     route = dictionary.routed(codes)
     if route is None:
         return dict.fromkeys(dictionary.writes, measured)

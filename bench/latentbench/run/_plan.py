@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
-from latentbench.adapters import Dictionary, calibrate, load_dictionary, with_k
+from latentbench.adapters import Calibration, Dictionary, calibrate, load_dictionary, with_k
 from latentbench.data import Corpus, load_corpus
 from latentbench.errors import UserError, nearest
-from latentbench.lm import LM, load_lm
+from latentbench.lm import LM, Site, load_lm
 from latentbench.registry import JUDGES, TASKS
 from latentbench.run._rows import stream_acts
 from latentbench.run._suite import DictionarySpec, Suite, TaskSpec
@@ -169,7 +170,25 @@ def _dictionary(
     policy: TokenPolicy,
     device: str,
 ) -> Dictionary:
-    found = load_dictionary(spec.source, mode=spec.mode, device=device, dtype=suite.dtype, lm=lm)
+    def acts(sites: Sequence[Site]) -> Iterable[Mapping[Site, Tensor]]:
+        return stream_acts(load_split("calibrate"), lm, policy, sites, suite.calibration_tokens)
+
+    def ground() -> dict[str, Any]:
+        return {
+            "lm": lm.identity(),
+            "corpus": load_split("calibrate").sha256,
+            "tokens": suite.calibration_tokens,
+            "policy": policy.identity(),
+        }
+
+    found = load_dictionary(
+        spec.source,
+        mode=spec.mode,
+        device=device,
+        dtype=suite.dtype,
+        lm=lm,
+        calibration=Calibration(acts, ground),
+    )
     if spec.sparsity == "topk":
         if suite.target_l0 != int(suite.target_l0):
             raise UserError(
@@ -177,8 +196,7 @@ def _dictionary(
             )
         return with_k(found, int(suite.target_l0))
     if spec.sparsity == "calibrated":
-        batches = stream_acts(load_split("calibrate"), lm, policy, found.reads, suite.calibration_tokens)
-        return calibrate(found, batches, suite.target_l0)
+        return calibrate(found, acts(found.reads), suite.target_l0)
     return found
 
 

@@ -27,7 +27,7 @@ from latentbench.adapters import (
 )
 from latentbench.errors import AdapterError
 from latentbench.lm import Site
-from latentbench.testing import perfect_weights, random_routesae, random_sae, random_weights
+from latentbench.testing import perfect_weights, random_sae, random_weights
 
 Draw = Callable[..., Tensor]
 SITE = Site("resid_post", 1)
@@ -357,8 +357,8 @@ def test_random_decoder_keeps_the_encoder_and_the_norms(draw: Draw) -> None:
     assert control.card.identity() != sae.card.identity()
     assert torch.equal(random_decoder(sae, seed=1).weights.w_dec, control.weights.w_dec)
     assert random_decoder(sae, seed=2).card.sha256 != control.card.sha256
-    with pytest.raises(AdapterError, match="is a routesae"):
-        random_decoder(random_routesae(["resid_post.1", "resid_post.2"]))
+    with pytest.raises(AdapterError, match="is a identity"):
+        random_decoder(IdentityDictionary(SITE, 16, torch.device("cpu"), F64))
 
 
 def test_the_identity_dictionary_is_exact(draw: Draw) -> None:

@@ -79,6 +79,7 @@ def read_card(path: Path) -> DictionaryCard:
 
 def build(card: DictionaryCard, tensors: dict[str, Tensor], options: LoadOptions) -> Dictionary:
     """A dictionary from its card and float32 tensors."""
+    _check_family(card, options)
     needed = {"w_enc", "b_enc", "w_dec", "b_dec"} | ({"router"} if card.family == "routesae" else set())
     missing = sorted(needed - set(tensors))
     if missing:
@@ -128,6 +129,25 @@ def build(card: DictionaryCard, tensors: dict[str, Tensor], options: LoadOptions
     )
 
 
+def _check_family(card: DictionaryCard, options: LoadOptions) -> None:
+    if card.family == "temporal":
+        raise AdapterError(
+            f"{card.name!r} is a temporal dictionary: its codes depend on the tokens before, and a code here is that "
+            "of one token"
+        )
+    if options.architecture not in (None, card.family):
+        raise AdapterError(
+            f"{card.name!r} is a {card.family}, and {options.architecture!r} was asked for: the card says what it is, "
+            "so leave the architecture out"
+        )
+    pooling = card.options.get("pooling", "sum") if card.family == "routesae" else None
+    if options.pooling not in (None, pooling):
+        raise AdapterError(
+            f"{card.name!r} is a {card.family} with pooling {pooling!r}, and {options.pooling!r} was asked for: the "
+            "card says what it is, so leave the pooling out"
+        )
+
+
 def _at_site(card: DictionaryCard, site: str | None) -> DictionaryCard:
     """The card for the asked site: one of an MLSAE's own, or the one that it names anyway."""
     if site is None:
@@ -173,30 +193,28 @@ def save_dictionary(
         folder: where to write; made if missing.
         name: file stem.
         dictionary: an SAE, transcoder, crosscoder or RouteSAE of this package.
-        dtype: type on disk.
+        dtype: type of the weights on disk; what a gate has for each latent stays at least in float32.
 
     Returns:
         The path of the weights.
 
     Raises:
-        AdapterError: the dictionary is of a family that this format can't hold.
+        AdapterError: the dictionary is of a family that this format can't hold, or its weights exceed the type.
     """
     sae = dictionary.sae if isinstance(dictionary, RouteSae) else dictionary
     if not isinstance(sae, SparseAutoencoder | Crosscoder):
         raise AdapterError(
             f"{dictionary.card.name!r} is a {dictionary.card.family}: there are no weights to save"
         )
-    held = {field.name: getattr(sae.weights, field.name) for field in fields(sae.weights)}
-    tensors = {key: value for key, value in held.items() if value is not None} | sae.gate.tensors()
-    if isinstance(dictionary, RouteSae):
-        tensors["router"] = dictionary.router
+    if sae.gate.core is not sae.gate:
+        raise AdapterError(
+            f"{dictionary.card.name!r} has the gate {sae.gate.describe()['gate']!r}, which no checkpoint holds: save "
+            "what it was made from"
+        )
+    tensors = _tensors(dictionary, sae, dtype)
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{name}.safetensors"
-    # Cloned: the pre-bias and the decoder bias may be one tensor, and safetensors refuses shared memory.
-    save_file(
-        {key: value.detach().to("cpu", dtype).clone().contiguous() for key, value in tensors.items()},
-        f"{target}.tmp",
-    )
+    save_file(tensors, f"{target}.tmp")
     os.replace(f"{target}.tmp", target)
     gate = sae.gate.describe()
     card = dictionary.card.model_copy(
@@ -210,6 +228,29 @@ def save_dictionary(
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, folder / f"{name}.json")
     return target
+
+
+def _tensors(
+    dictionary: Dictionary, sae: SparseAutoencoder | Crosscoder, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    held = {field.name: getattr(sae.weights, field.name) for field in fields(sae.weights)}
+    if isinstance(dictionary, RouteSae):
+        held["router"] = dictionary.router
+    # Cloned: the pre-bias and the decoder bias may be one tensor, and safetensors refuses shared memory.
+    found = {
+        key: value.detach().to("cpu", dtype).clone().contiguous()
+        for key, value in held.items()
+        if value is not None
+    }
+    for key, value in found.items():
+        if value.numel() and not bool(torch.isfinite(value).all()):
+            raise AdapterError(
+                f"weight {key} of {dictionary.card.name!r} holds numbers that {dtype} can't: save it in float32"
+            )
+    # Latents near their threshold flip if it is rounded, and these take little room.
+    exact = torch.promote_types(dtype, torch.float32)
+    gate = {key: value.detach().to("cpu", exact).clone() for key, value in sae.gate.tensors().items()}
+    return found | gate
 
 
 def _files(path: Path) -> tuple[Path, Path]:
