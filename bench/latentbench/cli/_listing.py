@@ -32,11 +32,12 @@ class Kind(NamedTuple):
 
 
 def find_kind(name: str) -> Kind:
-    """A kind by its singular or plural.
+    """A kind by its singular or plural; "dict" is short for a dictionary.
 
     Raises:
         UserError: there is no such kind.
     """
+    name = {"dict": "dictionary", "dicts": "dictionaries"}.get(name, name)
     for kind in KINDS:
         if name in (kind.singular, kind.plural):
             return kind

@@ -31,6 +31,10 @@ _BUILT_IN = {
     "status": _Command("latentbench.cli.status", "status", "Show how far a results folder is."),
     "show": _Command("latentbench.cli.show", "show", "Show the records of a results folder."),
     "train": _Command("latentbench.cli.train", "train", "Train dictionaries on a shared activation stream."),
+    "doctor": _Command(
+        "latentbench.cli.doctor", "doctor", "Examine a dictionary, a task or a judge, and name what is wrong."
+    ),
+    "new": _Command("latentbench.cli.new", "new", "Write a package with an adapter, a task or a judge."),
     "assets": _Command(
         "latentbench.cli.assets", "assets", "Download, check and find weights and texts by name."
     ),

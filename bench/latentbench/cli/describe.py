@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from latentbench.cli._listing import KINDS, find_kind, find_row
+from latentbench.cli._checkpoint import CheckpointFacts, checkpoint_options
+from latentbench.cli._listing import KINDS, Kind, find_kind, find_row
 from latentbench.cli._output import echo_json, human_size, terminal_width
 
 __all__ = ["describe"]
@@ -17,11 +19,31 @@ __all__ = ["describe"]
 @click.command()
 @click.argument("kind", metavar="[" + "|".join(kind.singular for kind in KINDS) + "]")
 @click.argument("name")
+@checkpoint_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def describe(kind: str, name: str, as_json: bool) -> None:
-    """Explain one thing that `latentbench ls` lists."""
+def describe(
+    kind: str,
+    name: str,
+    site: str | None,
+    k: int | None,
+    architecture: str | None,
+    pooling: str | None,
+    n_layers: int | None,
+    prefix: int | None,
+    mode: str | None,
+    as_json: bool,
+) -> None:
+    """Explain one thing that `latentbench ls` lists, or the dictionary at a path: `describe dict PATH`.
+
+    Of a path it says which format it is of, and why. The options but --json are for what a checkpoint doesn't say.
+    """
     found = find_kind(kind)
-    row = find_row(found, name)
+    facts = CheckpointFacts(site, k, architecture, pooling, n_layers, prefix, mode)
+    if found.singular == "dictionary" and (any(facts) or name not in _listed(found)):
+        # By name, so that nothing that lists things comes to depend on torch.
+        row = importlib.import_module("latentbench.cli._describe_dict").checkpoint_row(name, facts)
+    else:
+        row = find_row(found, name)
     if as_json:
         echo_json(row)
         return
@@ -40,6 +62,10 @@ def describe(kind: str, name: str, as_json: bool) -> None:
         _echo_details(value)
     if metrics:
         _echo_metrics(metrics)
+
+
+def _listed(kind: Kind) -> set[str]:
+    return {name for row in kind.rows() for name in (row["name"], *row.get("aliases", ()))}
 
 
 def _echo_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> None:

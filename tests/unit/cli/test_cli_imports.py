@@ -35,6 +35,9 @@ def loaded_by(code: str, *names: str) -> list[str]:
         ["assets", "ls"],
         ["assets", "--help"],
         ["leaderboard", "--help"],
+        ["doctor", "--help"],
+        ["doctor", "dict", "--help"],
+        ["new", "adapter", "--help"],
     ],
     ids=" ".join,
 )
