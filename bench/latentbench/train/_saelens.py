@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from latentbench.adapters import Dictionary, LoadOptions
+from latentbench.adapters import Dictionary, DictionaryCard, LoadOptions
 from latentbench.adapters.formats.saelens import FORMAT
 from latentbench.errors import UserError
 from latentbench.lm import LM, Site
@@ -21,7 +21,7 @@ from latentbench.train._penalty import PenaltyController
 from latentbench.train._recipe import Recipe, Unit
 from latentbench.train._stream import ActivationStream
 
-__all__ = ["SaeLensResult", "train_saelens"]
+__all__ = ["SaeLensResult", "card_of", "train_saelens"]
 
 _PENALTIES = {"standard": "l1", "gated": "l1", "jumprelu": "l0"}
 """Name of the coefficient in SAELens' trainer that sets the sparsity; the others have a k."""
@@ -93,6 +93,16 @@ def train_saelens(
     return SaeLensResult(_frozen(trainer), curve, tokens, steps, seconds)
 
 
+def card_of(unit: Unit, card: DictionaryCard) -> dict[str, Any]:
+    """What SAELens leaves out when it saves a batchtopk or matryoshka SAE as jumprelu: its family and groups."""
+    if unit.spec.kind == "saelens-batchtopk":
+        return {"family": "batchtopk"}
+    if unit.spec.kind == "saelens-matryoshka":
+        groups = list(_groups(unit.spec.groups, card.n_latents))
+        return {"family": "matryoshka", "options": {**card.options, "groups": groups}}
+    return {}
+
+
 def _trainer(unit: Unit, recipe: Recipe, lm: LM, site: Site, device: str, sample: Tensor) -> Any:
     """SAELens' trainer for a unit; its weights are drawn from the unit's seed."""
     try:
@@ -144,6 +154,7 @@ def _trainer(unit: Unit, recipe: Recipe, lm: LM, site: Site, device: str, sample
             total_training_samples=samples,
             train_batch_size_samples=recipe.batch_tokens,
             lr=recipe.lr,
+            lr_end=recipe.lr / 10,  # for its cosine schedules only, but it wants a number
             lr_warm_up_steps=round(0.05 * steps),
             lr_decay_steps=round(0.2 * steps),
             device=device,

@@ -21,7 +21,7 @@ from latentbench.identity import sha256_json
 from latentbench.lm import LM
 from latentbench.train._export import export
 from latentbench.train._recipe import Recipe, Unit, multiplier
-from latentbench.train._saelens import train_saelens
+from latentbench.train._saelens import card_of, train_saelens
 from latentbench.train._state import Run, checkpoint, clear, restore
 from latentbench.train._stream import ActivationStream
 from latentbench.train._trainees import Trainee
@@ -156,6 +156,7 @@ def train(
                 "lm": lm.name,
                 "source": recipe.name,
                 "training": about,
+                **card_of(unit, done.dictionary.card),
             }
         )
         dictionary = copy.copy(done.dictionary)
