@@ -20,6 +20,6 @@ def normal_cdf(z: float) -> float:
     return float(special.ndtr(z))
 
 
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t with `freedom` degrees of freedom."""
     return float(special.stdtrit(freedom, probability))

@@ -13,6 +13,8 @@ from latentbench.stats._distributions import normal_quantile, t_quantile
 from latentbench.stats._estimate import Estimate, check_level, finite_array, has_spread, unscored
 from latentbench.stats._paired import minimum_detectable_difference
 
+Floats = NDArray[np.float64]
+
 __all__ = [
     "PairedRatio",
     "minimum_detectable_ratio",
@@ -115,9 +117,9 @@ def ratio_over_seeds(
 ) -> Estimate:
     """How many times the second count the first is, over training runs.
 
-    The value is the geometric mean of the ratios of the pairs, the interval a t interval of their logarithms. A pair
-    is two dictionaries trained on the same tokens with the same seed; where nothing ties them but that, the pairing
-    costs degrees of freedom and claims nothing.
+    The value is the ratio of the geometric means, the interval Welch's t interval of the mean logarithms: two
+    families may spread differently over seeds and have different numbers of them, and nothing but the number ties
+    a seed of one to a seed of the other.
 
     Seeds counted on the same documents share those documents' luck, which no spread between seeds shows. Give
     `log_error` (the mean of the pairs' `PairedRatio.log_error`) to have it added: exact where all pairs err alike,
@@ -130,35 +132,44 @@ def ratio_over_seeds(
         log_error: standard error over documents of the log ratio.
 
     Returns:
-        `n` is the number of seeds. Unscored where a count is 0.
+        `n` is the smaller number of seeds. Unscored where a count is 0.
 
     Raises:
-        ValueError: the numbers of seeds differ, or a count is negative.
+        ValueError: a count is negative.
     """
     check_level(level)
     tops, bottoms = finite_array(first, "first"), finite_array(second, "second")
-    if tops.ndim != 1 or tops.shape != bottoms.shape:
-        raise ValueError(f"counts of {tops.shape} and {bottoms.shape} seeds; one of each is needed per seed")
+    if tops.ndim != 1 or bottoms.ndim != 1:
+        raise ValueError(
+            f"counts have shapes {tops.shape} and {bottoms.shape}; one number for each seed is needed"
+        )
     if np.any(tops < 0) or np.any(bottoms < 0):
         raise ValueError("a count is below 0")
     if not (math.isfinite(log_error) and log_error >= 0):
         raise ValueError(f"log_error is {log_error!r}; it is a finite standard error")
-    n = len(tops)
+    n = min(len(tops), len(bottoms))
     if n == 0:
         return unscored("no seeds", 0, level)
     if np.any(tops == 0) or np.any(bottoms == 0):
         return unscored("a count is 0: the log ratio is undefined", n, level)
-    logs = np.log(tops / bottoms)
-    centre = float(logs.mean())
+    logs = np.log(tops), np.log(bottoms)
+    centre = float(logs[0].mean() - logs[1].mean())
     value = math.exp(centre)
     if n < 2:
         return Estimate(value, None, None, level, "none (n < 2)", n)
-    error = math.hypot(float(logs.std(ddof=1)) / math.sqrt(n), log_error)
-    if error <= 1e-12 * max(1.0, abs(centre)):
+    variance, freedom = _welch(*logs)
+    if math.sqrt(variance) <= 1e-12 * max(1.0, abs(centre)):
         return Estimate(value, None, None, level, "none (no spread between seeds)", n)
-    reach = t_quantile(0.5 + level / 2, n - 1) * error
-    method = "t of the log ratio over seeds" + (" and documents" if log_error else "")
+    reach = t_quantile(0.5 + level / 2, freedom) * math.hypot(math.sqrt(variance), log_error)
+    method = "Welch t of the log ratio over seeds" + (" and documents" if log_error else "")
     return Estimate(value, math.exp(centre - reach), math.exp(centre + reach), level, method, n)
+
+
+def _welch(first: Floats, second: Floats) -> tuple[float, float]:
+    """Variance of the difference of two means, and its degrees of freedom (Welch 1947, Biometrika 34:28)."""
+    parts = [float(sample.var(ddof=1)) / len(sample) for sample in (first, second)]
+    spread = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, (first, second), strict=True))
+    return sum(parts), sum(parts) ** 2 / spread if spread else math.inf
 
 
 def minimum_detectable_ratio(
@@ -168,7 +179,7 @@ def minimum_detectable_ratio(
 
     Args:
         log_error: standard error of the log ratio in the design: `PairedRatio.log_error` over documents; over seeds
-            the standard deviation of the pairs' log ratios over sqrt(n).
+            the standard error of the difference of the mean logarithms.
         n: units that it comes from (documents, seeds); its n - 1 degrees of freedom enter.
         power: wanted probability of detection, at least 0.5.
         level: coverage of the matching confidence interval.

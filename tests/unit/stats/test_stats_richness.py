@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from latentbench.stats import (
     SetCount,
@@ -294,22 +295,22 @@ def test_a_ratio_without_a_denominator_is_unscored() -> None:
     )
 
 
-def test_the_ratio_over_seeds_is_a_t_interval_of_logarithms() -> None:
-    found = ratio_over_seeds([120, 132, 126], [100, 108, 110])
-    logs = np.log([1.2, 132 / 108, 126 / 110])
-    reach = 4.302653 * logs.std(ddof=1) / math.sqrt(3)
-    assert found.value == pytest.approx(math.exp(logs.mean()))
-    assert (found.low, found.high) == pytest.approx(
-        (math.exp(logs.mean() - reach), math.exp(logs.mean() + reach)), rel=1e-6
-    )
-    wider = ratio_over_seeds([120, 132, 126], [100, 108, 110], log_error=0.02)
-    both = 4.302653 * math.hypot(logs.std(ddof=1) / math.sqrt(3), 0.02)
-    assert math.log((wider.high or 0) / (wider.value or 1)) == pytest.approx(both, rel=1e-6)
+def test_the_ratio_over_seeds_is_welchs_interval_of_logarithms() -> None:
+    first, second = [120, 132, 126, 119], [100, 108, 110]
+    found = ratio_over_seeds(first, second)
+    welch = stats.ttest_ind(np.log(first), np.log(second), equal_var=False).confidence_interval(0.95)
+    assert found.value == pytest.approx(np.exp(np.log(first).mean() - np.log(second).mean()))
+    assert (found.low, found.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)), rel=1e-9)
+    wider = ratio_over_seeds(first, second, log_error=0.02)
+    assert found.high is not None
+    assert wider.high is not None
+    assert wider.high > found.high
+    assert found.n == 3
     assert ratio_over_seeds([4], [2]).low is None
     assert ratio_over_seeds([4, 4], [2, 2]).low is None
     assert ratio_over_seeds([4, 0], [2, 2]).value is None
-    with pytest.raises(ValueError, match="one of each"):
-        ratio_over_seeds([1, 2], [1])
+    with pytest.raises(ValueError, match="one number for each seed"):
+        ratio_over_seeds([[1, 2]], [1])
 
 
 def test_the_interval_over_seeds_covers_at_its_level() -> None:
