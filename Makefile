@@ -59,7 +59,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) -e .
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed-test: pyproject.toml constraints.txt tests/parity/natives.txt | $(VENV)/bin/python
 	@echo "installing with test extras (a few minutes the first time) ..."
 	@$(PIP) -e '.[test]'
+	@rm -rf $(VENV)/natives && $(PIP) --no-deps --target $(VENV)/natives -r tests/parity/natives.txt
 	@touch $@ $(VENV)/.installed

@@ -6,6 +6,7 @@ Where a native library is known to go wrong, the test holds ours to the one that
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +38,26 @@ def _their_warnings() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _natives_in_sight() -> Iterator[None]:
+    """The folder that natives.txt is installed into; after the tests nothing sees it any more."""
+    before = {*sys.modules}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(sys.prefix) / "natives"))
+        nnsight: Any = ModuleType("nnsight")  # dictionary_learning imports these names for its training buffers
+        nnsight.LanguageModel = nnsight.NNsight = type("LanguageModel", (), {})
+        patch.setitem(sys.modules, "nnsight", nnsight)
+        yield
+    for name in {*sys.modules} - before:
+        if name.split(".")[0] in ("dictionary_learning", "sparsify"):
+            del sys.modules[name]
+
+
 def imported(name: str) -> ModuleType:
+    """A native library; the tests are left out where it isn't installed.
+
+    `make test` installs them all.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module: ModuleType = pytest.importorskip(name, exc_type=ImportError)
