@@ -44,7 +44,9 @@ def _natives_in_sight() -> Iterator[None]:
     before = {*sys.modules}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(sys.prefix) / "natives"))
-        nnsight: Any = ModuleType("nnsight")  # dictionary_learning imports these names for its training buffers
+        nnsight: Any = ModuleType(
+            "nnsight"
+        )  # dictionary_learning imports these names for its training buffers
         nnsight.LanguageModel = nnsight.NNsight = type("LanguageModel", (), {})
         patch.setitem(sys.modules, "nnsight", nnsight)
         yield

@@ -32,7 +32,6 @@ from latentbench.stats._ratios import (
     PairedRatio,
     minimum_detectable_ratio,
     paired_ratio,
-    ratio_over_seeds,
     units_to_detect,
 )
 from latentbench.stats._richness import (
@@ -45,6 +44,7 @@ from latentbench.stats._richness import (
     incidence_coverage,
     richness,
 )
+from latentbench.stats._seeds import OverSeeds, seeds_difference, seeds_ratio
 from latentbench.stats._simple import mean, wilson
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "Direction",
     "Estimate",
     "IndexStatistic",
+    "OverSeeds",
     "PairedRatio",
     "RankInterval",
     "RarefactionPoint",
@@ -82,8 +83,9 @@ __all__ = [
     "rank_intervals",
     "rarefaction",
     "ratio",
-    "ratio_over_seeds",
     "richness",
+    "seeds_difference",
+    "seeds_ratio",
     "subsample_count",
     "units_to_detect",
     "unscored",

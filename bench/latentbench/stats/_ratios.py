@@ -1,4 +1,4 @@
-"""Ratios of counts: of two dictionaries on the same documents, over seeds, and how small a one could be seen."""
+"""Ratios of counts of two dictionaries on the same documents, and how small a one could be seen."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from latentbench.stats._counts import SetCount, kept_units, random_subsets
-from latentbench.stats._distributions import normal_quantile, t_quantile
+from latentbench.stats._distributions import normal_quantile
 from latentbench.stats._estimate import Estimate, check_level, finite_array, has_spread, unscored
 from latentbench.stats._paired import minimum_detectable_difference
-
-Floats = NDArray[np.float64]
 
 __all__ = [
     "PairedRatio",
     "minimum_detectable_ratio",
     "paired_ratio",
-    "ratio_over_seeds",
     "units_to_detect",
 ]
 
@@ -54,7 +51,7 @@ def paired_ratio(
     * "subsampling" rescales the deviations on subsets without replacement (see `subsample_count`). It is up to 30 %
       too wide for latents seen at all and up to 80 % for rules that ask for several contexts: a cautious bound.
 
-    Training noise is in neither: see `ratio_over_seeds`.
+    Training noise is in neither: see `seeds_ratio`.
 
     Args:
         n_units: documents.
@@ -110,66 +107,6 @@ def _drawn(n: int, draws: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     members = np.zeros((draws, n), dtype=np.bool_)
     members[np.arange(draws)[:, None], rng.integers(n, size=(draws, n))] = True
     return members
-
-
-def ratio_over_seeds(
-    first: ArrayLike, second: ArrayLike, level: float = 0.95, log_error: float = 0.0
-) -> Estimate:
-    """How many times the second count the first is, over training runs.
-
-    The value is the ratio of the geometric means, the interval Welch's t interval of the mean logarithms: two
-    families may spread differently over seeds and have different numbers of them, and nothing but the number ties
-    a seed of one to a seed of the other.
-
-    Seeds counted on the same documents share those documents' luck, which no spread between seeds shows. Give
-    `log_error` (the mean of the pairs' `PairedRatio.log_error`) to have it added: exact where all pairs err alike,
-    too wide where their errors differ.
-
-    Args:
-        first: `Float[seed]`, counts.
-        second: `Float[seed]`, counts of the other family.
-        level: nominal coverage.
-        log_error: standard error over documents of the log ratio.
-
-    Returns:
-        `n` is the smaller number of seeds. Unscored where a count is 0.
-
-    Raises:
-        ValueError: a count is negative.
-    """
-    check_level(level)
-    tops, bottoms = finite_array(first, "first"), finite_array(second, "second")
-    if tops.ndim != 1 or bottoms.ndim != 1:
-        raise ValueError(
-            f"counts have shapes {tops.shape} and {bottoms.shape}; one number for each seed is needed"
-        )
-    if np.any(tops < 0) or np.any(bottoms < 0):
-        raise ValueError("a count is below 0")
-    if not (math.isfinite(log_error) and log_error >= 0):
-        raise ValueError(f"log_error is {log_error!r}; it is a finite standard error")
-    n = min(len(tops), len(bottoms))
-    if n == 0:
-        return unscored("no seeds", 0, level)
-    if np.any(tops == 0) or np.any(bottoms == 0):
-        return unscored("a count is 0: the log ratio is undefined", n, level)
-    logs = np.log(tops), np.log(bottoms)
-    centre = float(logs[0].mean() - logs[1].mean())
-    value = math.exp(centre)
-    if n < 2:
-        return Estimate(value, None, None, level, "none (n < 2)", n)
-    variance, freedom = _welch(*logs)
-    if math.sqrt(variance) <= 1e-12 * max(1.0, abs(centre)):
-        return Estimate(value, None, None, level, "none (no spread between seeds)", n)
-    reach = t_quantile(0.5 + level / 2, freedom) * math.hypot(math.sqrt(variance), log_error)
-    method = "Welch t of the log ratio over seeds" + (" and documents" if log_error else "")
-    return Estimate(value, math.exp(centre - reach), math.exp(centre + reach), level, method, n)
-
-
-def _welch(first: Floats, second: Floats) -> tuple[float, float]:
-    """Variance of the difference of two means, and its degrees of freedom (Welch 1947, Biometrika 34:28)."""
-    parts = [float(sample.var(ddof=1)) / len(sample) for sample in (first, second)]
-    spread = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, (first, second), strict=True))
-    return sum(parts), sum(parts) ** 2 / spread if spread else math.inf
 
 
 def minimum_detectable_ratio(
