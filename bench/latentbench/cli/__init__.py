@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from latentbench.cli._main import cli, main
+from latentbench.cli._output import echo_json, echo_table
 
-__all__ = ["cli", "main"]
+__all__ = ["cli", "echo_json", "echo_table", "main"]

@@ -45,7 +45,10 @@ _BUILT_IN = {
         "latentbench.cli.describe", "describe", "Explain one of the things that `ls` lists."
     ),
 }
-_KNOWN_HELP = {"leaderboard": "Build the static leaderboard site."}
+_KNOWN_HELP = {
+    "compare": "Compare two families of dictionaries over their training runs.",
+    "leaderboard": "Build the static leaderboard site.",
+}
 """Help of our own entry-point commands: their modules are not imported for a list."""
 
 
