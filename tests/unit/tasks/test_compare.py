@@ -29,7 +29,7 @@ def rows(latents: int, seed: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     made = []
     for document in range(40):
-        firing = [latent for latent in range(latents) if rng.random() < 0.06]
+        firing = [latent for latent in range(latents) if rng.random() < 0.09]
         columns = [sorted(rng.choice(12, size=4, replace=False).tolist()) for _ in firing]
         made.append(
             {
