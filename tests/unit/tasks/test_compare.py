@@ -163,6 +163,6 @@ def test_the_command_prints_a_table_or_json(results: Path) -> None:
         command, [str(results), "Wide*", "Narrow*", "--json"], catch_exceptions=False
     )
     (one,) = json.loads(printed.output)
-    assert one["low"] < one["value"] < one["high"] < 10
+    assert one["low"] < one["value"] < one["high"]
     assert one["detectable"] > 1
     assert one["seeds"] == 2
