@@ -20,6 +20,7 @@ from latentbench.run._pass import Fed, run_pass
 from latentbench.stats import generator
 from latentbench.store import Metric
 from latentbench.testing import perfect_weights, random_routesae, random_sae, toy_lm, toy_tokenizer
+from latentbench_tasks.core.routes import route_shares
 from latentbench_tasks.core.task import CoreConfig, CoreTask, _Clean, _losses
 
 SITE = Site("resid_post", 1)
@@ -260,3 +261,36 @@ def test_ablations_change_exactly_the_routed_positions() -> None:
     seen = written_masks(ROUTED, codes, chosen)
     covered = torch.stack([mask.long() for mask in seen.values()]).sum(dim=0)
     assert torch.equal(covered, chosen.long())
+
+
+def test_the_router_s_histogram_is_that_of_its_routes() -> None:
+    routed = random_routesae(
+        ["resid_post.0", "resid_post.1", "resid_post.2"], n_latents=24, dtype=torch.float64
+    )
+    found, items = measured(routed)
+    sites = list(map(str, routed.reads))
+    totals = np.array([[item["routed"][site] for site in sites] for item in items])
+    assert totals.sum(axis=1).tolist() == [item["tokens"] for item in items]
+    assert (totals > 0).any(axis=0).sum() > 1, "one site only would not tell sites apart"
+    direct = np.zeros(3)
+    for batch in TokenPolicy(context=24, batch_rows=4), TokenPolicy(context=24, batch_rows=1):
+        _, again = measured(routed, policy=batch)
+        direct = np.array([[item["routed"][site] for site in sites] for item in again]).sum(axis=0)
+        assert direct.tolist() == totals.sum(axis=0).tolist()
+    shares = direct / direct.sum()
+    entropy = -sum(share * np.log(share) for share in shares if share)
+    assert found["effective_layers"].value == pytest.approx(np.exp(entropy))
+    assert "effective_layers" not in measured(random_sae(n_latents=24, dtype=torch.float64))[0]
+
+
+def test_the_histogram_s_curve_names_layers() -> None:
+    rows = [
+        {"document": name, "routed": {"resid_post.7": seven, "resid_post.9": nine}}
+        for name, seven, nine in (("a", 3, 1), ("b", 2, 2), ("a", 1, 3))
+    ]
+    routes = route_shares(rows, generator("routes"))
+    assert [(point.x, point.value) for point in routes.shares.points] == [(7.0, 0.5), (9.0, 0.5)]
+    assert routes.effective.value == pytest.approx(2.0)
+    assert routes.effective.n == 2
+    lone = route_shares([{"document": "a", "routed": {"resid_post.7": 5, "resid_post.9": 0}}], generator("x"))
+    assert lone.effective.value == pytest.approx(1.0)

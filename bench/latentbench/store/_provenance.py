@@ -65,7 +65,7 @@ def provenance(
 
 
 def redact(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
-    """A command line that may be published: secrets become REDACTED, the home folder becomes `~`.
+    """A command line that may be published: secrets become REDACTED, the home folder `~`, other full paths a name.
 
     Taken for secret: the value of an option or assignment whose name ends in key, token, secret, password,
     auth or the like (`--hf-token X`, `--api-key=X`, `OPENAI_API_KEY=X`; not `--max-tokens 64`), anything in
@@ -98,7 +98,10 @@ def _blot(argument: str, known: Sequence[str]) -> str:
     argument = _URL_LOGIN.sub(_HIDDEN, argument)
     argument = _QUERY_SECRET.sub(rf"\g<1>{_HIDDEN}", argument)
     home = str(Path("~").expanduser())
-    return argument.replace(home, "~") if len(home) > 1 else argument
+    argument = argument.replace(home, "~") if len(home) > 1 else argument
+    option, assigned, value = argument.rpartition("=")
+    # A full path says how a machine is laid out, and nothing that anybody else could use.
+    return f"{option}{assigned}{Path(value).name}" if value.startswith("/") else argument
 
 
 def _package() -> dict[str, JsonValue]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from latentbench.stats import Estimate, bootstrap, count_reaching, subsample_count, unscored
 from latentbench.store import Curve, Metric
+from latentbench_tasks.core.routes import route_shares
 
 __all__ = ["summarise"]
 
@@ -59,7 +60,10 @@ def summarise(
     metrics += _latent_metrics(rows, tokens, rng, dense_above)
     counts = {"documents": len(units), "rows": len(rows), "tokens": tokens}
     counts["scored_tokens"] = sum(item["scored"] for item in rows)
-    return metrics, [], counts
+    routes = route_shares(rows, rng) if "routed" in rows[0] else None
+    if routes is None:
+        return metrics, [], counts
+    return [*metrics, routes.effective], [routes.shares], counts
 
 
 def _document_totals(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], Floats]:

@@ -69,7 +69,7 @@ class CoreTask(Task):
     """See the module."""
 
     name: ClassVar[str] = "core"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     Config: ClassVar[type[TaskConfig]] = CoreConfig
     config: CoreConfig
 
@@ -113,7 +113,8 @@ class _CoreWatcher(Watcher):
             "ce_mean": mean.ce,
             "kl": spliced.kl,
         }
-        return _items(batch, codes, per_token, per_scored, clean.scored)
+        items = _items(batch, codes, per_token, per_scored, clean.scored)
+        return _with_routes(items, batch, codes)
 
     def _ablated(
         self,
@@ -249,6 +250,20 @@ def _items(
             }
         )
     return items
+
+
+def _with_routes(items: list[Item], batch: WatchedBatch, codes: Codes) -> list[Item]:
+    """The items, of a routed dictionary with the tokens of each row that went to each site."""
+    route = batch.dictionary.routed(codes)
+    if route is None:
+        return items
+    sites = [str(site) for site in batch.dictionary.reads]
+    key = batch.token_rows().cpu() * len(sites) + route.cpu()
+    counts = torch.bincount(key, minlength=len(items) * len(sites)).view(len(items), len(sites)).tolist()
+    return [
+        {**item, "routed": dict(zip(sites, count, strict=True))}
+        for item, count in zip(items, counts, strict=True)
+    ]
 
 
 def _row_sums(values: Tensor, rows: Tensor, n_rows: int) -> Tensor:

@@ -99,3 +99,8 @@ def test_stats_and_store_import_without_heavy_libraries() -> None:
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)
+
+
+def test_full_paths_are_cut_to_their_names() -> None:
+    argv = ["prog", "run", "/data/suites/mine.toml", "--out=/scratch/results", "there/mine.toml"]
+    assert redact(argv, {}) == ["prog", "run", "mine.toml", "--out=results", "there/mine.toml"]
