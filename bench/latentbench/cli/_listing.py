@@ -121,6 +121,26 @@ def _dictionary_title(card: Row) -> str:
     return f"reads {where}" if where else ""
 
 
+_CONTROLS = {
+    "identity:SITE": "Every coordinate is a latent: perfect reconstruction, no sparsity.",
+    "mean:SITE": "No latents; predicts the mean activation of the calibration split.",
+    "pca:SITE:RANK[:K]": "Principal components of the calibration split, all or each token's K largest.",
+    "random-directions:SITE:WIDTH:K": "Random directions, each token's K largest projections.",
+    "random-codes:SOURCE": "As many latents per token as SOURCE, with its values and decoder, but drawn at random.",
+    "permuted-decoder:SOURCE": "SOURCE's latents, each writing another latent's direction.",
+    "random-decoder:SOURCE": "SOURCE's latents, each writing a random direction.",
+    "untrained:SOURCE": "SOURCE before training, at its L0.",
+}
+"""Forms of `latentbench.adapters.CONTROL_SCHEMES`, told here because a list must not import torch."""
+
+
+def _controls() -> list[Row]:
+    return [
+        {"name": form, "aliases": [form.partition(":")[0]], "title": title}
+        for form, title in _CONTROLS.items()
+    ]
+
+
 def _assets() -> list[Row]:
     from latentbench.cli.assets import asset_row
     from latentbench.data.assets import catalogue
@@ -155,6 +175,7 @@ KINDS = (
     Kind("format", "formats", _modules(FORMATS), ("name", "origin", "title")),
     Kind("suite", "suites", _suites, ("name", "title")),
     Kind("dictionary", "dictionaries", _dictionaries, ("name", "family", "latents", "title")),
+    Kind("control", "controls", _controls, ("name", "title")),
     Kind("asset", "assets", _assets, ("name", "state", "title")),
 )
 """Everything `ls` and `describe` know, in the order shown."""

@@ -39,7 +39,7 @@ _BUILT_IN = {
         "latentbench.cli.assets", "assets", "Download, check and find weights and texts by name."
     ),
     "ls": _Command(
-        "latentbench.cli.ls", "ls", "List tasks, judges, formats, suites, dictionaries and assets."
+        "latentbench.cli.ls", "ls", "List tasks, judges, formats, suites, dictionaries, controls and assets."
     ),
     "describe": _Command(
         "latentbench.cli.describe", "describe", "Explain one of the things that `ls` lists."

@@ -11,7 +11,7 @@ __all__ = ["ls"]
 
 
 @click.command()
-@click.argument("kind", required=False, metavar="[tasks|judges|formats|suites|dictionaries|assets]")
+@click.argument("kind", required=False, metavar="[tasks|judges|formats|suites|dictionaries|controls|assets]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ls(kind: str | None, as_json: bool) -> None:
     """List what can be named on the command line and in suites: one kind, or all."""

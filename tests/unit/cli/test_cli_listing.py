@@ -30,7 +30,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
 
 def test_every_registered_thing_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     listed = as_json(capsys, "ls")
-    assert list(listed) == ["tasks", "judges", "formats", "suites", "dictionaries", "assets"]
+    assert list(listed) == ["tasks", "judges", "formats", "suites", "dictionaries", "controls", "assets"]
     for plural, registry in (("tasks", TASKS), ("judges", JUDGES), ("formats", FORMATS)):
         assert [row["name"] for row in listed[plural]] == registry.names()
         for row in listed[plural]:
@@ -41,9 +41,17 @@ def test_every_registered_thing_is_listed(capsys: pytest.CaptureFixture[str]) ->
     assert {row["name"] for row in listed["assets"]} >= {"minilm", "probe-texts", "smollm2-135m-q4"}
 
 
+def test_the_listed_controls_are_those_that_load(capsys: pytest.CaptureFixture[str]) -> None:
+    from latentbench.adapters import CONTROL_SCHEMES
+
+    listed = as_json(capsys, "ls", "controls")
+    assert sorted(row["name"].partition(":")[0] for row in listed) == sorted(CONTROL_SCHEMES)
+    assert "principal components" in output(capsys, "describe", "control", "pca").lower()
+
+
 def test_text_shows_each_kind(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "ls")
-    for heading in ("TASKS", "JUDGES", "FORMATS", "SUITES", "DICTIONARIES", "ASSETS"):
+    for heading in ("TASKS", "JUDGES", "FORMATS", "SUITES", "DICTIONARIES", "CONTROLS", "ASSETS"):
         assert f"{heading}\n" in text
     assert output(capsys, "ls", "asset") == output(capsys, "ls", "assets")
 
