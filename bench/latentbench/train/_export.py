@@ -24,7 +24,7 @@ from latentbench.lm import LM, Site
 from latentbench.train._coders import GatedCoder, JumpReluCoder
 from latentbench.train._readers import RandomSite, Routed
 from latentbench.train._stream import STANDARDISE
-from latentbench.train._trainees import Trainee, spaced_sites
+from latentbench.train._trainees import Trainee, one_site, spaced_sites
 
 __all__ = ["export"]
 
@@ -77,7 +77,9 @@ def _reads(trainee: Trainee, sites: tuple[Site, ...]) -> tuple[Site, ...]:
         return sites
     if kind == "crosscoder":
         return tuple(sites[index] for index in spaced_sites(len(sites), trainee.unit.spec.n_sites))
-    return sites[-1:]
+    if kind == "mlsae":
+        return sites[-1:]
+    return (sites[one_site(trainee.unit.spec.site, len(sites))],)
 
 
 def _options(trainee: Trainee, sites: tuple[Site, ...]) -> dict[str, Any]:

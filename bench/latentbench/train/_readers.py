@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from latentbench.adapters import route_tokens
 from latentbench.train._view import BlockView
 
-__all__ = ["LastSite", "RandomSite", "Reader", "Routed", "SideBySide", "TurnByTurn"]
+__all__ = ["OneSite", "RandomSite", "Reader", "Routed", "SideBySide", "TurnByTurn"]
 
 
 class Reader(nn.Module):
@@ -28,12 +28,17 @@ class Reader(nn.Module):
         raise NotImplementedError
 
 
-class LastSite(Reader):
-    """The last of the sites."""
+class OneSite(Reader):
+    """One of the sites."""
+
+    def __init__(self, site: int) -> None:
+        """Read this site, as an index into the block."""
+        super().__init__()
+        self.site = site
 
     def forward(self, view: BlockView, batch: Tensor, turn: int) -> Tensor:
         """See `Reader`."""
-        return view.at(view.n_sites - 1, batch)
+        return view.at(self.site, batch)
 
 
 class TurnByTurn(Reader):

@@ -41,14 +41,16 @@ class TraineeSpec(BaseModel):
     kind: Kind
     """What is trained, all read from standardised activations (GitHub swei2001/RouteSAEs).
 
-    "topk", "relu", "gated", "jumprelu": a single-layer SAE at the last routed site. "routesae": a shared TopK SAE
+    "topk", "relu", "gated", "jumprelu": a single-layer SAE at `site`. "routesae": a shared TopK SAE
     and a router over all routed sites. "random": the paper's control, every token from a random routed site,
     unscaled. "mlsae": one TopK SAE that takes a batch from one routed site after the other, `sites_per_batch` of
     them. "crosscoder": an encoder and a decoder for each of `n_sites` evenly spaced routed sites, ReLU.
 
-    "saelens-...": the trainer of that name in SAELens, with its own losses, on the raw activations of the last
-    routed site, scaled to a mean norm of sqrt(d).
+    "saelens-...": the trainer of that name in SAELens, with its own losses, on the raw activations of `site`,
+    scaled to a mean norm of sqrt(d).
     """
+    site: int = -1
+    """Which of the routed sites a single-layer SAE reads, counted from 0; -1 is the last one."""
     pooling: Literal["sum", "mean"] = "sum"
     """How the router pools sites ("routesae")."""
     routing: Literal["hard", "soft"] = "hard"

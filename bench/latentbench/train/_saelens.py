@@ -52,7 +52,7 @@ def train_saelens(
     device: str,
     progress: Callable[[int, int, dict[str, float]], None],
 ) -> SaeLensResult:
-    """Train one dictionary with SAELens on the raw activations of the last streamed site.
+    """Train one dictionary with SAELens on the raw activations of its site.
 
     The trainer is driven through its public `step`, batch by batch, so that its losses, dead-latent handling and
     gradient clipping are its own. Coefficients of the L1 and L0 penalties are steered to the target L0.
@@ -64,7 +64,7 @@ def train_saelens(
         raise UserError(
             f"SAELens' trainers have no schedule {recipe.schedule!r}: use 'paper' (warm-up, constant, linear decay)"
         )
-    trainer = _trainer(unit, recipe, lm, site, device, next(iter(source.blocks())).raw(-1))
+    trainer = _trainer(unit, recipe, lm, site, device, next(iter(source.blocks())).raw(unit.spec.site))
     name = unit.spec.kind.removeprefix("saelens-")
     control = PenaltyController(unit.k, unit.spec.penalty, unit.spec.penalty_gain)
     curve: list[dict[str, float]] = []
@@ -73,7 +73,7 @@ def train_saelens(
     for block in source.blocks():
         started = time.perf_counter()
         total = 0.0
-        raw = block.raw(-1).to(device)
+        raw = block.raw(unit.spec.site).to(device)
         generator = torch.Generator().manual_seed(unit.seed * 1_000_003 + block.first)
         pieces = max(1, round(block.n_tokens / recipe.batch_tokens))
         for _ in range(recipe.repeats):
@@ -86,7 +86,7 @@ def train_saelens(
         progress(tokens, source.tokens, {unit.name: total})
         grain = source.tokens / recipe.curve_points
         if block.after >= len(source.rows) or tokens // grain > before // grain:
-            point = {"tokens": float(tokens), **_held_out(_frozen(trainer), judged)}
+            point = {"tokens": float(tokens), **_held_out(_frozen(trainer), judged, unit.spec.site)}
             if name in _PENALTIES:
                 point["penalty"] = float(f"{float(control.weight()):.4g}")
             curve.append(point)
@@ -191,7 +191,7 @@ def _frozen(trainer: Any) -> Dictionary:
         return FORMAT.load(Path(folder), LoadOptions())
 
 
-def _held_out(dictionary: Dictionary, judged: ActivationStream) -> dict[str, float]:
+def _held_out(dictionary: Dictionary, judged: ActivationStream, place: int) -> dict[str, float]:
     """Normalised MSE in the units of the other trainees (of the standardised activation) and L0."""
     (site,) = dictionary.reads
     wrong = active = 0.0
@@ -199,7 +199,7 @@ def _held_out(dictionary: Dictionary, judged: ActivationStream) -> dict[str, flo
     with torch.no_grad():
         for block in judged.blocks():
             for piece in torch.arange(block.n_tokens).split(1024):
-                raw = block.raw(-1)[piece]
+                raw = block.raw(place)[piece]
                 codes = dictionary.encode({site: raw})
                 predicted = dictionary.decode(codes)[site].values
                 spread = (raw - raw.mean(dim=1, keepdim=True)).square().sum(dim=1)

@@ -20,11 +20,11 @@ from latentbench.errors import UserError
 from latentbench.identity import sha256_json
 from latentbench.lm import LM
 from latentbench.train._export import export
-from latentbench.train._recipe import Recipe, Unit, multiplier
+from latentbench.train._recipe import Recipe, TraineeSpec, Unit, multiplier
 from latentbench.train._saelens import card_of, train_saelens
 from latentbench.train._state import Run, checkpoint, clear, restore
 from latentbench.train._stream import ActivationStream
-from latentbench.train._trainees import Trainee
+from latentbench.train._trainees import Trainee, one_site
 from latentbench.train._view import BlockView
 
 __all__ = ["Speed", "TrainOptions", "TrainingReport", "choose_units", "held_out_error", "train"]
@@ -147,7 +147,8 @@ def train(
             save_dictionary(out, trainee.name, export(trainee, lm, sites, recipe.name, about))
         clear(out)
     for unit in theirs:
-        done = train_saelens(unit, recipe, lm, sites[-1], source, judged, how.device, progress)
+        site = sites[one_site(unit.spec.site, len(sites))]
+        done = train_saelens(unit, recipe, lm, site, source, judged, how.device, progress)
         about = record.training(unit, done.curve, done.tokens, done.steps)
         card = done.dictionary.card.model_copy(
             update={
@@ -303,8 +304,10 @@ def _is_done(unit: Unit, shared: dict[str, Any], out: Path) -> bool:
     if not card_file.is_file() or not card_file.with_suffix(".safetensors").is_file():
         return False
     training = read_card(card_file).training
-    theirs = [training.get(name) for name in ("recipe", "trainee", "k", "seed")]
-    if theirs != [shared, unit.spec.model_dump(mode="json"), unit.k, unit.seed]:
+    theirs = [training.get(name) for name in ("recipe", "k", "seed")]
+    # Cards written before an option existed lack it; they mean its default.
+    trainee = TraineeSpec.model_validate(training.get("trainee"))
+    if theirs != [shared, unit.k, unit.seed] or trainee != unit.spec:
         raise UserError(
             f"{out} holds a {unit.name!r} that another recipe made: choose another folder or delete it"
         )

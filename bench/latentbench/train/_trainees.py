@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from latentbench.errors import UserError
 from latentbench.train._coders import Coder, GatedCoder, JumpReluCoder, ReluCoder, TopKCoder
 from latentbench.train._penalty import PenaltyController
-from latentbench.train._readers import LastSite, RandomSite, Reader, Routed, SideBySide, TurnByTurn
+from latentbench.train._readers import OneSite, RandomSite, Reader, Routed, SideBySide, TurnByTurn
 from latentbench.train._recipe import Recipe, Unit
 from latentbench.train._view import BlockView
 
-__all__ = ["Outcome", "Trainee", "spaced_sites"]
+__all__ = ["Outcome", "Trainee", "one_site", "spaced_sites"]
 
 
 class Outcome(NamedTuple):
@@ -80,6 +80,19 @@ def spaced_sites(n_sites: int, wanted: int) -> tuple[int, ...]:
     return tuple(n_sites - 1 - round(index * n_sites / wanted) for index in reversed(range(wanted)))
 
 
+def one_site(site: int, n_sites: int) -> int:
+    """The index of a single-layer dictionary's site, from 0.
+
+    Raises:
+        UserError: there is no such site.
+    """
+    if not -n_sites <= site < n_sites:
+        raise UserError(
+            f"site = {site}, but this model has {n_sites} routed sites: give one from 0 to {n_sites - 1}"
+        )
+    return site % n_sites
+
+
 def _coder(unit: Unit, recipe: Recipe, d: int, n_sites: int, generator: torch.Generator) -> Coder:
     spec = unit.spec
     if spec.kind == "relu":
@@ -104,4 +117,4 @@ def _reader(unit: Unit, d: int, n_sites: int, generator: torch.Generator) -> Rea
         return TurnByTurn()
     if spec.kind == "crosscoder":
         return SideBySide(spaced_sites(n_sites, spec.n_sites))
-    return LastSite()
+    return OneSite(one_site(spec.site, n_sites))

@@ -187,6 +187,32 @@ def test_a_dictionary_does_not_depend_on_its_company(
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
+def test_a_single_layer_dictionary_learns_from_the_site_it_names(
+    lm: LM, corpus: Corpus, held_out: Corpus, recipe: Recipe, tmp_path: Path
+) -> None:
+    specs = [TraineeSpec(name=f"at-{site}", kind="topk", site=site) for site in (0, 1, -1)]
+    several = recipe.model_copy(update={"trainees": tuple(specs)})
+    report = train(lm, corpus, held_out, several, tmp_path)
+    sites = routed_sites(lm.n_layers)
+    reads = [read_card(tmp_path / f"{spec.name}.json").reads for spec in specs]
+    assert reads == [(str(sites[0]),), (str(sites[1]),), (str(sites[-1]),)]
+    assert len(set(report.held_out.values())) == 3
+    own, foreign = (load_dictionary(str(tmp_path / f"at-{name}.safetensors")) for name in (0, -1))
+    rows = token_rows(held_out, lm, context=recipe.context, budget_tokens=recipe.held_out_tokens)
+    batch = lm.batch([row.ids for row in rows])
+    acts = lm.forward(batch, capture=[sites[0]], logits=False).acts[sites[0]][batch.measured()]
+    errors = []
+    for dictionary in (own, foreign):
+        assert isinstance(dictionary, SparseAutoencoder)
+        moved = SparseAutoencoder(own.card, dictionary.weights, dictionary.gate, dictionary.transform)
+        codes = moved.encode({sites[0]: acts})
+        errors.append(float((moved.decode(codes)[sites[0]].values - acts).square().mean()))
+    assert errors[0] < errors[1]
+    wrong = recipe.model_copy(update={"trainees": (TraineeSpec(name="a", kind="topk", site=99),)})
+    with pytest.raises(UserError, match="site = 99, but this model has"):
+        train(lm, corpus, held_out, wrong, tmp_path / "wrong")
+
+
 def test_what_is_there_is_not_trained_again(
     whole: TrainingReport, lm: LM, corpus: Corpus, held_out: Corpus, recipe: Recipe, folder: Path
 ) -> None:
