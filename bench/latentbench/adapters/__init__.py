@@ -15,6 +15,7 @@ from latentbench.adapters._controls import (
 from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
 from latentbench.adapters._fitted_controls import mean_control, pca_control, random_directions, untrained
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._gates import (
     AbsTopKGate,
     Gate,
@@ -25,18 +26,14 @@ from latentbench.adapters._gates import (
     TopKGate,
 )
 from latentbench.adapters._load import (
-    Format,
-    LoadOptions,
     Recognised,
     check_fits,
     load_dictionary,
     recognise,
-    with_k,
-    with_prefix,
-    with_threshold,
     zoo_folder,
     zoo_names,
 )
+from latentbench.adapters._overrides import with_k, with_prefix, with_threshold
 from latentbench.adapters._random_codes import RandomCodesGate, random_codes
 from latentbench.adapters._routesae import (
     Pooling,

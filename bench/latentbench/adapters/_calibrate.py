@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latentbench.adapters._dictionary import Dictionary
-from latentbench.adapters._load import with_k, with_threshold
+from latentbench.adapters._overrides import with_k, with_threshold
 from latentbench.errors import UserError
 from latentbench.lm import Site
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
+from latentbench.adapters._format import LoadOptions
 from latentbench.adapters._gates import Gate, ReluGate, ThresholdGate, TopKGate
-from latentbench.adapters._load import LoadOptions
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._sites import settle_several
 from latentbench.adapters.formats._tensors import require

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from latentbench.adapters._format import LoadOptions
 from latentbench.adapters._gates import Gate, JumpReluGate, ReluGate, TopKGate
-from latentbench.adapters._load import LoadOptions
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._names import Facts, card_of, folded, whole

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from latentbench.adapters._dictionary import Dictionary
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._gates import Gate, JumpReluGate, ReluGate, TopKGate
-from latentbench.adapters._load import Format, LoadOptions
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._names import Facts, card_of, keys_of, whole

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 from latentbench.adapters._dictionary import Dictionary
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._gates import ReluGate
-from latentbench.adapters._load import Format, LoadOptions
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._names import Facts, card_of, keys_of, only_file

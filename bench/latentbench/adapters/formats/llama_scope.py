@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from latentbench.adapters._dictionary import Dictionary
-from latentbench.adapters._load import Format, LoadOptions
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._sae import SaeWeights
 from latentbench.adapters.formats._names import keys_of, whole
 from latentbench.adapters.formats._openmoss import Source, build

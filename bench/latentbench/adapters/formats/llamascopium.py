@@ -19,8 +19,8 @@ from torch import Tensor
 from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
 from latentbench.adapters._dictionary import Dictionary
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._gates import ReluGate
-from latentbench.adapters._load import Format, LoadOptions
 from latentbench.adapters._sae import SaeWeights
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._names import keys_of, whole

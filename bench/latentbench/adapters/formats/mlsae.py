@@ -20,7 +20,7 @@ from torch import Tensor
 
 from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._dictionary import Dictionary
-from latentbench.adapters._load import Format, LoadOptions
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._names import Facts, card_of, first_named, keys_of, topk_gate, whole

@@ -16,6 +16,7 @@ from torch import Tensor
 from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
 from latentbench.adapters._dictionary import Dictionary
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._gates import (
     AbsTopKGate,
     Gate,
@@ -25,7 +26,6 @@ from latentbench.adapters._gates import (
     ThresholdGate,
     TopKGate,
 )
-from latentbench.adapters._load import Format, LoadOptions
 from latentbench.adapters._routesae import RouteSae, Routing
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import TRANSFORM_KINDS, InputTransform

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from latentbench.adapters._dictionary import Dictionary
-from latentbench.adapters._load import Format, LoadOptions
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._names import Facts, card_of, first_named, keys_of, only_file, topk_gate

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from latentbench.adapters._dictionary import Dictionary
-from latentbench.adapters._load import Format, LoadOptions
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters.formats._names import keys_of, only_file
 from latentbench.adapters.formats._tensors import tensor_keys
 from latentbench.errors import AdapterError

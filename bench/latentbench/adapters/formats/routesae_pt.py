@@ -31,8 +31,8 @@ from torch import Tensor
 from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
 from latentbench.adapters._dictionary import Dictionary
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._gates import Gate, GatedGate, ReluGate
-from latentbench.adapters._load import Format, LoadOptions
 from latentbench.adapters._routesae import RouteSae, Routing, routed_sites
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import InputTransform

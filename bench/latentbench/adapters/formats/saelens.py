@@ -16,8 +16,8 @@ from torch import Tensor
 
 from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._dictionary import Dictionary
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._gates import AbsTopKGate, Gate, GatedGate, JumpReluGate, ReluGate, TopKGate
-from latentbench.adapters._load import Format, LoadOptions
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._sites import Place, parse_site, settle

@@ -14,8 +14,8 @@ from typing import Any
 
 from latentbench.adapters._card import DictionaryCard
 from latentbench.adapters._dictionary import Dictionary
+from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._gates import AbsTopKGate, TopKGate
-from latentbench.adapters._load import Format, LoadOptions
 from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._sites import Place, block_input, mlp_of, parse_site, settle
