@@ -117,9 +117,7 @@ class _Loop:
             with hooked(
                 self.lm.model, self.lm.layout, edits=self.edits, view=view, capture={}, stop_after=None
             ):
-                output = self.lm.run(
-                    columns, use_cache=self.use_cache, last_logits_only=True, cache=self.cache
-                )
+                output = self.lm.run(columns, use_cache=self.use_cache, last_logits=1, cache=self.cache)
         self.forward_tokens += fresh
         if self.use_cache:
             self.done_columns = self.tokens.ids.shape[1]

@@ -164,6 +164,7 @@ class LM:
         edits: Sequence[Edit] = (),
         resume: tuple[Site, Tensor] | None = None,
         logits: bool = True,
+        last_logits: int = 0,
         grad: bool = False,
     ) -> Forward:
         """One forward pass without a KV cache.
@@ -175,6 +176,8 @@ class LM:
             resume: `(site, hidden)` starts after the block of a `resid_post` site with `hidden`
                 (`Float[Tensor, "row pos d"]`) as its output, so only the blocks behind it are run.
             logits: False stops the pass after the last captured site.
+            last_logits: logits of this many columns at the end of the batch only; 0 gives all. Pad on the left to have
+                every row's last tokens there.
             grad: True leaves autograd on (the weights themselves never take gradients).
 
         Raises:
@@ -205,21 +208,19 @@ class LM:
                 restart,
                 hooked(self.model, self.layout, edits=edits, view=view, capture=kept, stop_after=stop),
             ):
-                output = self.run(tokens, use_cache=False)
+                output = self.run(tokens, use_cache=False, last_logits=last_logits)
         return Forward(
             logits=output.logits if output is not None and logits else None,
             acts={site: values[-1] for site, values in kept.items()},
         )
 
-    def run(
-        self, tokens: TokenBatch, *, use_cache: bool, last_logits_only: bool = False, cache: Any = None
-    ) -> Any:
+    def run(self, tokens: TokenBatch, *, use_cache: bool, last_logits: int = 0, cache: Any = None) -> Any:
         """Call the wrapped model as it stands, hooks and all; None if a hook stopped it.
 
         Args:
             tokens: ids of the columns to run; with a cache, `real` covers the cached columns too.
             use_cache: whether the model keeps keys and values.
-            last_logits_only: skip the vocabulary projection of all columns but the last.
+            last_logits: skip the vocabulary projection of all columns but the last so many; 0 skips none.
             cache: Hugging Face cache that holds the columns before these.
         """
         arguments: dict[str, Any] = {"use_cache": use_cache}
@@ -230,8 +231,8 @@ class LM:
             arguments["position_ids"] = tokens.positions[:, -columns:]
         if cache is not None:
             arguments[self.cache_argument] = cache
-        if last_logits_only:
-            arguments["logits_to_keep"] = 1
+        if last_logits:
+            arguments["logits_to_keep"] = last_logits
         try:
             return self.model(input_ids=tokens.ids, **arguments)
         except StopForward:

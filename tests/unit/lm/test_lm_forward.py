@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from latentbench.errors import UserError
 from latentbench.lm import LM, Site, TokenBatch
 from latentbench.lm._layouts import submodule
+from latentbench.testing import FAMILIES, toy_lm
 
 
 def all_sites(lm: LM) -> list[Site]:
@@ -228,3 +231,14 @@ def test_identity_names_what_changes_the_numbers(lm: LM, family: str) -> None:
         "dtype": str(lm.dtype).removeprefix("torch."),
         "attention": "eager" if family == "gemma2" else "sdpa",
     }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_last_logits_are_the_end_of_all(family: str, side: Literal["left", "right"]) -> None:
+    lm = toy_lm(family)
+    tokens = lm.batch([[3, 5, 7, 9, 11], [4, 6, 8]], side=side)
+    whole, last = lm.forward(tokens).logits, lm.forward(tokens, last_logits=2).logits
+    assert whole is not None
+    assert last is not None
+    torch.testing.assert_close(last, whole[:, -2:])
