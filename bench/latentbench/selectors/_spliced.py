@@ -61,6 +61,14 @@ class Spliced:
         found = margins(self._logits(codes or self.codes, grad=False), self.wanted)
         return target_values(found, self.target.kind)
 
+    def predicted(self) -> list[tuple[int, ...]]:
+        """The most likely token of each row at each place of a target token, under the clean codes."""
+        best = self._logits(self.codes, grad=False).argmax(dim=-1)
+        return [
+            tuple(row[best.shape[1] - len(wanted) :].tolist())
+            for row, wanted in zip(best, self.wanted, strict=True)
+        ]
+
     def gradient(self, codes: Codes | None = None) -> Tensor:
         """`Float64[Tensor, "nnz"]`: derivative of each row's target by the values of its codes.
 

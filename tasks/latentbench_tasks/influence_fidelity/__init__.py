@@ -1,0 +1,1 @@
+"""How well selectors agree with exact ablation."""

@@ -1,0 +1,162 @@
+"""Summaries of the fidelity of influence from its per-example items; no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from latentbench.stats import bootstrap, unscored
+from latentbench.store import Curve, CurvePoint, Metric
+
+__all__ = ["explained_curve", "spearman", "summarise", "top_overlap"]
+
+Floats = NDArray[np.float64]
+_TOP = 10
+_STEPS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+"""Shares of an example's latents at which the curve is stored."""
+
+
+def spearman(first: ArrayLike, second: ArrayLike) -> float | None:
+    """Rank correlation with mid-ranks for ties; None where one of the two has no spread, or of fewer than 3 pairs."""
+    ranks = [rankdata(np.asarray(values, dtype=np.float64)) for values in (first, second)]
+    if len(ranks[0]) < 3 or any(np.ptp(rank) == 0 for rank in ranks):
+        return None
+    centred = [rank - rank.mean() for rank in ranks]
+    norm = math.sqrt(float((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
+    return float((centred[0] * centred[1]).sum()) / norm
+
+
+def top_overlap(scores: ArrayLike, exact: ArrayLike, k: int = _TOP) -> float | None:
+    """Share of the k largest exact effects that are among the k largest scores; None with fewer than 2k latents."""
+    orders = [
+        np.argsort(-np.asarray(values, dtype=np.float64), kind="stable")[:k] for values in (scores, exact)
+    ]
+    if len(np.asarray(exact)) < 2 * k:
+        return None
+    return len(set(orders[0].tolist()) & set(orders[1].tolist())) / k
+
+
+def explained_curve(scores: ArrayLike, exact: ArrayLike) -> Floats | None:
+    """`Float[k]`: share of the summed positive effects that the first 1, 2, ... latents of a ranking have.
+
+    None where no effect is positive. Latents with a negative effect count as nothing, so the curve never falls.
+    """
+    gains = np.maximum(np.asarray(exact, dtype=np.float64), 0.0)
+    total = float(gains.sum())
+    if total <= 0:
+        return None
+    order = np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
+    curve: Floats = np.cumsum(gains[order]) / total
+    return curve
+
+
+def summarise(
+    items: Sequence[dict[str, Any]], headline: str, rng: np.random.Generator
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """Metrics, curves and counts of a cell.
+
+    Args:
+        items: one of kind "example" each, with `exact` effects and `scores` by selector.
+        headline: the selector that the board shows.
+        rng: source of the bootstrap's draws.
+    """
+    examples = sorted((item for item in items if item["kind"] == "example"), key=lambda item: item["id"])
+    names = list(dict.fromkeys(name for item in examples for name in item["scores"]))
+    metrics: list[Metric] = []
+    curves: list[Curve] = []
+    for name in names or [headline]:
+        mine = [item for item in examples if name in item["scores"]]
+        found = {
+            "spearman": [spearman(item["scores"][name], item["exact"]) for item in mine],
+            "overlap": [top_overlap(item["scores"][name], item["exact"]) for item in mine],
+            "explained": [_area(item["scores"][name], item["exact"]) for item in mine],
+            "passes": [sum(item["passes"][name]) for item in mine],
+        }
+        for kind, (unit, direction, note) in _DEFINITIONS.items():
+            metrics.append(
+                Metric.from_estimate(
+                    f"{kind}_{name}",
+                    _mean(mine, found[kind], rng),
+                    resampling_unit="context",
+                    unit=unit,
+                    direction=direction,  # type: ignore[arg-type]
+                    note=note,
+                    headline=kind == "spearman" and name == headline,
+                )
+            )
+        if mine:
+            curves.append(_curve(name, mine, rng))
+    metrics.append(
+        Metric.from_estimate(
+            "correct",
+            _mean(examples, [float(item["correct"]) for item in examples], rng),
+            resampling_unit="context",
+            unit="share",
+            direction="none",
+            note="examples whose first answer token is the most likely one under the spliced pass",
+        )
+    )
+    contexts = {item["context"] for item in examples}
+    skipped = [item for item in items if item["kind"] == "skipped"]
+    counts = {"examples": len(examples), "contexts": len(contexts), "skipped": len(skipped)}
+    for reason in sorted({item["reason"] for item in skipped}):
+        counts[f"skipped: {reason}"] = sum(item["reason"] == reason for item in skipped)
+    return metrics, curves, counts
+
+
+_DEFINITIONS = {
+    "spearman": ("correlation", "higher", "Spearman correlation with the exact effects, mean over examples"),
+    "overlap": (
+        "share",
+        "higher",
+        f"share of the {_TOP} largest effects among the first {_TOP}, mean over examples",
+    ),
+    "explained": (
+        "share",
+        "higher",
+        "area under the share of summed positive effects of the first k latents",
+    ),
+    "passes": ("passes", "lower", "forward and backward passes per example beyond the clean pass"),
+}
+
+
+def _area(scores: ArrayLike, exact: ArrayLike) -> float | None:
+    curve = explained_curve(scores, exact)
+    return None if curve is None else float(curve.mean())
+
+
+def _mean(items: Sequence[dict[str, Any]], values: Sequence[float | None], rng: np.random.Generator) -> Any:
+    """Mean over examples, with a bootstrap over contexts; undefined examples are left out of it."""
+    contexts = {name: place for place, name in enumerate(dict.fromkeys(item["context"] for item in items))}
+    table = np.zeros((len(contexts), 2))
+    for item, value in zip(items, values, strict=True):
+        if value is not None:
+            table[contexts[item["context"]]] += [value, 1.0]
+    table = table[table[:, 1] > 0]
+    if not len(table):
+        return unscored("no example has it", 0)
+    return bootstrap(table, lambda totals: totals[:, 0] / totals[:, 1], rng)
+
+
+def _curve(name: str, items: Sequence[dict[str, Any]], rng: np.random.Generator) -> Curve:
+    points = []
+    for share in _STEPS:
+        at = []
+        for item in items:
+            curve = explained_curve(item["scores"][name], item["exact"])
+            at.append(None if curve is None else float(curve[max(0, math.ceil(share * len(curve)) - 1)]))
+        found = _mean(items, at, rng)
+        points.append(CurvePoint(x=share, value=found.value, low=found.low, high=found.high))
+    return Curve(
+        name=f"explained_{name}",
+        x_name="share of the latents taken, best first",
+        x_unit="share",
+        unit="share",
+        points=points,
+        note="share of the summed positive exact effects, mean over examples; bootstrap over contexts",
+    )
