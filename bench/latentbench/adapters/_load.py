@@ -179,7 +179,25 @@ def _recognised(path: Path, options: LoadOptions) -> Dictionary:
             f"{str(path)!r} is no checkpoint of a format known here ({', '.join(FORMATS.names())}): {held}"
         )
     checkpoint: Format = FORMATS.load(found[0].format)
-    return checkpoint.load(path, options)
+    try:
+        dictionary = checkpoint.load(path, options)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        # Formats check what they know to go wrong; anything else that a file can hold must not end in a traceback.
+        raise AdapterError(
+            f"{path.name} holds something that the format {found[0].format} can't be read with "
+            f"({type(error).__name__}: {error}): it is damaged, or of a version that is not known here"
+        ) from error
+    _check_k(dictionary, path)
+    return dictionary
+
+
+def _check_k(dictionary: Dictionary, path: Path) -> None:
+    k = dictionary.card.options.get("k")
+    if isinstance(k, int) and k > dictionary.card.n_latents:
+        raise AdapterError(
+            f"{path.name}: key k is {k}, and at most {dictionary.card.n_latents} is expected, the number of latents in "
+            "the weights: config and weights don't belong together"
+        )
 
 
 def _listing(path: Path) -> str:

@@ -280,3 +280,31 @@ def test_a_dictionary_of_another_model_is_refused(tmp_path: Path, lm: LM) -> Non
     with pytest.raises(UserError, match=r"resid_post\.9 does not exist.*nearest is resid_post\.5"):
         check_fits(random_sae(site="resid_post.9"), lm)
     check_fits(random_routesae(ROUTED), lm)
+
+
+@pytest.mark.parametrize(
+    ("k", "told"),
+    [
+        (400, "key k is 400, and at most 12 is expected"),
+        ("many", r"can't be read with \(ValueError: .*many"),
+        ([5], r"can't be read with \(TypeError"),
+    ],
+)
+def test_a_k_that_can_t_be_is_one_line(tmp_path: Path, k: object, told: str) -> None:
+    tensors = {
+        "W_enc": torch.ones(16, 12),
+        "W_dec": torch.ones(12, 16),
+        "b_enc": torch.ones(12),
+        "b_dec": torch.ones(16),
+    }
+    save_file(tensors, tmp_path / "sae_weights.safetensors")
+    config = {
+        "architecture": "topk",
+        "k": k,
+        "d_in": 16,
+        "d_sae": 12,
+        "metadata": {"hook_name": "blocks.1.hook_resid_post"},
+    }
+    (tmp_path / "cfg.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(AdapterError, match=told):
+        load_dictionary(str(tmp_path))
