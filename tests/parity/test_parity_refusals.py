@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import format_writers as writers
+import format_writers_openmoss as openmoss
 import format_writers_routesae as routesae
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from test_parity_formats import CASES, every_format, loaded, recognised
 from torch import Tensor
 
-from latentbench.adapters import LoadOptions, RouteSae, SparseAutoencoder
+from latentbench.adapters import LoadOptions, RouteSae, SparseAutoencoder, load_dictionary
 from latentbench.errors import AdapterError, UserError
 
 SHAPE = Shape(12, 40)
@@ -359,3 +360,19 @@ def test_cards_say_what_the_files_say(tmp_path: Path) -> None:
     refused(text, lambda: loaded("qwen_scope", qwen))
     with pytest.raises(AdapterError):
         loaded("goodfire", writers.goodfire(tmp_path, SHAPE), site="resid_post.4")
+
+
+@pytest.mark.parametrize("name", ["goodfire", "mlsae", "gemma_scope2", "bartbussmann", "llamascopium"])
+def test_weights_in_whole_numbers_are_refused(tmp_path: Path, name: str) -> None:
+    """Quantised weights without their scale would load as garbage of the right shape."""
+    writer = {"llamascopium": openmoss.llamascopium}.get(name) or getattr(writers, name)
+    checkpoint = writer(tmp_path, Shape(12, 40))
+    path = checkpoint.weights
+    tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+    whole = {key: value.to(torch.int8) if value.dim() == 2 else value for key, value in tensors.items()}
+    if path.suffix == ".safetensors":
+        save_file(whole, path)
+    else:
+        torch.save(whole, path)
+    with pytest.raises(AdapterError, match="is of type int8, and a floating-point type is expected"):
+        load_dictionary(str(checkpoint.path), options=LoadOptions(**(checkpoint.options or {})))

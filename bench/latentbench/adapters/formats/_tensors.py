@@ -23,6 +23,7 @@ from latentbench.errors import AdapterError
 
 __all__ = [
     "Shape",
+    "in_float32",
     "one_of",
     "pt_entries",
     "read_json",
@@ -45,7 +46,7 @@ _UNPICKLING = (
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, in float32 and in memory of their own.
+    """The tensors of a safetensors file, numbers with a point in float32, in memory of their own.
 
     Raises:
         AdapterError: the file is truncated or is no safetensors file.
@@ -53,7 +54,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         # Copied: views of the mapped file change under a running job if the file is replaced, and start at
         # any byte, on which the last digits of matrix products depend.
-        return {name: value.to(torch.float32, copy=True) for name, value in load_file(path).items()}
+        return {name: in_float32(value) for name, value in load_file(path).items()}
     except SafetensorError as error:
         raise _damaged(path, "safetensors", error) from error
 
@@ -70,7 +71,7 @@ def read_pt(path: Path) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, value in pt_entries(path).items():
         if isinstance(value, Tensor):
-            found[name] = value.detach().to_dense().to(torch.float32, copy=True)
+            found[name] = in_float32(value.detach().to_dense())
         elif isinstance(value, int | float):
             found[name] = torch.tensor(float(value))
     return found
@@ -103,10 +104,15 @@ def read_npz(path: Path) -> dict[str, Tensor]:
             raise AdapterError(f"{path.name} holds Python objects and {_UNPICKLING}") from error
         raise _damaged(path, "npz", error) from error
     return {
-        name: torch.from_numpy(value.astype(np.float32))
+        name: torch.from_numpy(value.astype(np.float32) if value.dtype.kind == "f" else value)
         for name, value in held.items()
         if value.dtype.kind in "fiub"
     }
+
+
+def in_float32(value: Tensor) -> Tensor:
+    """A copy in float32; whole numbers stay what they are, so that `require` can tell them from weights."""
+    return value.to(torch.float32 if value.is_floating_point() else value.dtype, copy=True)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -186,6 +192,11 @@ def require(tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape], *, file:
             raise AdapterError(
                 f"{file}: key {key} has shape {found}, and {_shown(shape)} is expected{turned}"
                 + ("" if turned else ": it is cut off, or belongs to another format")
+            )
+        if not tensors[key].is_floating_point():
+            raise AdapterError(
+                f"{file}: key {key} is of type {str(tensors[key].dtype).removeprefix('torch.')}, and a floating-point "
+                "type is expected: quantised weights can't be used without their scale"
             )
         bad = int((~torch.isfinite(tensors[key])).sum())
         if bad:

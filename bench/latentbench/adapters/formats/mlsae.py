@@ -25,7 +25,7 @@ from latentbench.adapters._sae import SaeWeights, SparseAutoencoder
 from latentbench.adapters._transforms import InputTransform
 from latentbench.adapters.formats._names import Facts, card_of, first_named, keys_of, topk_gate, whole
 from latentbench.adapters.formats._sites import Place
-from latentbench.adapters.formats._tensors import Shape, read_json, require
+from latentbench.adapters.formats._tensors import Shape, in_float32, read_json, require
 from latentbench.errors import AdapterError
 from latentbench.lm import Site
 
@@ -132,7 +132,7 @@ def _read(file: Path) -> dict[str, Tensor]:
             inner = any(key.startswith(_PREFIX) for key in keys)
             for key in keys:
                 if not inner or key.startswith(_PREFIX):
-                    found[key.removeprefix(_PREFIX)] = opened.get_tensor(key).to(torch.float32, copy=True)
+                    found[key.removeprefix(_PREFIX)] = in_float32(opened.get_tensor(key))
     except (SafetensorError, OSError) as error:
         raise AdapterError(
             f"{file.name} can't be read as safetensors ({error}): it is truncated or something else; get it again"
