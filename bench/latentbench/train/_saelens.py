@@ -163,7 +163,20 @@ def _trainer(unit: Unit, recipe: Recipe, lm: LM, site: Site, device: str, sample
         data_provider=iter(()),
     )
     trainer.activation_scaler.scaling_factor = math.sqrt(lm.d_model) / float(sample.norm(dim=1).mean())
+    if name == "jumprelu":
+        _start_at_target(sae, sample.to(device)[:1024] * trainer.activation_scaler.scaling_factor, unit.k)
     return trainer
+
+
+def _start_at_target(sae: Any, inputs: Tensor, k: int) -> None:
+    """Set all thresholds so that k latents are active on average.
+
+    A threshold moves by the learning rate at most in a step: from far off, a short run never arrives.
+    """
+    with torch.no_grad():
+        pre = sae.process_sae_in(inputs) @ sae.W_enc + sae.b_enc
+        threshold = pre.flatten().kthvalue(max(1, pre.numel() - k * len(pre))).values
+        sae.threshold.fill_(float(threshold))
 
 
 def _groups(asked: tuple[int, ...], latents: int) -> tuple[int, ...]:
