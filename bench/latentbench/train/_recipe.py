@@ -68,7 +68,7 @@ class TraineeSpec(BaseModel):
     bandwidth: float = Field(default=1e-3, gt=0)
     """Width of the rectangle that passes gradients to JumpReLU's thresholds, in units of the pre-activation."""
     threshold: float = Field(default=1e-3, gt=0)
-    """First threshold of JumpReLU, in units of the pre-activation; "saelens-jumprelu" starts at its target instead."""
+    """First threshold of JumpReLU, in units of the pre-activation; see `train_saelens` for SAELens' own."""
     sites_per_batch: int = Field(default=1, gt=0)
     """Routed sites that MLSAE takes a step on for each batch; the official code takes all."""
     n_sites: int = Field(default=4, gt=0)

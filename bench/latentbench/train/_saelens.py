@@ -23,6 +23,8 @@ from latentbench.train._stream import ActivationStream
 
 __all__ = ["SaeLensResult", "card_of", "train_saelens"]
 
+_SETTLING = 0.3
+"""Share of the tokens during which the thresholds of JumpReLU are set anew after each block."""
 _PENALTIES = {"standard": "l1", "gated": "l1", "jumprelu": "l0"}
 """Name of the coefficient in SAELens' trainer that sets the sparsity; the others have a k."""
 
@@ -55,7 +57,8 @@ def train_saelens(
     """Train one dictionary with SAELens on the raw activations of its site.
 
     The trainer is driven through its public `step`, batch by batch, so that its losses, dead-latent handling and
-    gradient clipping are its own. Coefficients of the L1 and L0 penalties are steered to the target L0.
+    gradient clipping are its own. Coefficients of the L1 and L0 penalties are steered to the target L0; JumpReLU's
+    thresholds are set to it after each block of the first 30 % of the tokens.
 
     Raises:
         UserError: SAELens isn't installed, or the recipe asks for a schedule that it lacks.
@@ -82,6 +85,8 @@ def train_saelens(
                 total += _step(trainer, raw[batch], control, _PENALTIES.get(name)) / (pieces * recipe.repeats)
                 steps += 1
         before, tokens = tokens, tokens + block.n_tokens
+        if name == "jumprelu" and tokens <= _SETTLING * source.tokens:
+            _set_thresholds(trainer.sae, trainer.activation_scaler.scaling_factor * raw[:1024], unit.k)
         seconds += time.perf_counter() - started
         progress(tokens, source.tokens, {unit.name: total})
         grain = source.tokens / recipe.curve_points
@@ -163,15 +168,14 @@ def _trainer(unit: Unit, recipe: Recipe, lm: LM, site: Site, device: str, sample
         data_provider=iter(()),
     )
     trainer.activation_scaler.scaling_factor = math.sqrt(lm.d_model) / float(sample.norm(dim=1).mean())
-    if name == "jumprelu":
-        _start_at_target(sae, sample.to(device)[:1024] * trainer.activation_scaler.scaling_factor, unit.k)
     return trainer
 
 
-def _start_at_target(sae: Any, inputs: Tensor, k: int) -> None:
-    """Set all thresholds so that k latents are active on average.
+def _set_thresholds(sae: Any, inputs: Tensor, k: int) -> None:
+    """Set all thresholds to the one value at which k latents are active on average.
 
-    A threshold moves by the learning rate at most in a step: from far off, a short run never arrives.
+    A threshold moves by the learning rate at most in a step, while pre-activations grow tenfold as training begins: a
+    short run would never catch up with them.
     """
     with torch.no_grad():
         pre = sae.process_sae_in(inputs) @ sae.W_enc + sae.b_enc
