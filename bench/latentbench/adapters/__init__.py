@@ -14,6 +14,13 @@ from latentbench.adapters._controls import (
 )
 from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
+from latentbench.adapters._edit_latents import (
+    EditLatents,
+    LatentChange,
+    changed_codes,
+    latent_edits,
+    observed_sites,
+)
 from latentbench.adapters._fitted_controls import mean_control, pca_control, random_directions, untrained
 from latentbench.adapters._format import Format, LoadOptions
 from latentbench.adapters._gates import (
@@ -63,12 +70,14 @@ __all__ = [
     "CrosscoderWeights",
     "Dictionary",
     "DictionaryCard",
+    "EditLatents",
     "Format",
     "Gate",
     "GatedGate",
     "IdentityDictionary",
     "InputTransform",
     "JumpReluGate",
+    "LatentChange",
     "LoadOptions",
     "Pooling",
     "RandomCodesGate",
@@ -86,14 +95,17 @@ __all__ = [
     "Transformed",
     "Written",
     "calibrate",
+    "changed_codes",
     "check_fits",
     "codes_from_dense",
     "codes_from_topk",
     "concat_codes",
     "decode_rows",
+    "latent_edits",
     "load_control",
     "load_dictionary",
     "mean_control",
+    "observed_sites",
     "pca_control",
     "permuted_decoder",
     "random_codes",

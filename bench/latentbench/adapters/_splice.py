@@ -10,6 +10,7 @@ from torch import Tensor
 
 from latentbench.adapters._codes import Codes
 from latentbench.adapters._dictionary import Dictionary
+from latentbench.adapters._edit_latents import clean_route
 from latentbench.adapters._routesae import RouteSae
 from latentbench.errors import AdapterError
 from latentbench.lm import BOTH_PHASES, Edit, EditView, MapActivation, Phase, Site
@@ -118,19 +119,12 @@ class SteerLatent(Edit):
         """See `Edit.apply`."""
         chosen = view.selected(self.phases, self.skip_first, None)
         if isinstance(self.dictionary, RouteSae):
-            chosen = chosen & (self._routes(view, self.dictionary) == self.dictionary.reads.index(self.site))
+            chosen = chosen & (
+                clean_route(view, self.dictionary)[0] == self.dictionary.reads.index(self.site)
+            )
         scale = self.dictionary.raw_scale(self.site, hidden)
         change = scale * self.vectors.to(device=hidden.device, dtype=hidden.dtype)[:, None, :]
         return hidden + change * chosen[..., None].to(hidden.dtype)
-
-    def _routes(self, view: EditView, dictionary: RouteSae) -> Tensor:
-        """Route of every token, `Int64[Tensor, "row pos"]`; computed once for the edits of one pass."""
-        name = f"route:{id(dictionary)}"
-        if name not in view.memo:
-            acts = {site: view.observed[site].flatten(0, 1) for site in dictionary.reads}
-            route, _ = dictionary.route(dictionary.gather(acts))
-            view.memo[name] = route.view(view.real.shape).to(view.real.device)
-        return view.memo[name]
 
 
 def steering_edits(

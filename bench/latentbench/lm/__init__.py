@@ -1,5 +1,6 @@
 """The language model under study: sites, capture, edits, resumed passes, generation."""
 
+from latentbench.lm._begun import Begun
 from latentbench.lm._edits import BOTH_PHASES, AddVector, Edit, EditView, MapActivation, Phase
 from latentbench.lm._generate import Generation
 from latentbench.lm._layouts import BlockLayout, Tap, find_layout
@@ -14,6 +15,7 @@ __all__ = [
     "KINDS",
     "LM",
     "AddVector",
+    "Begun",
     "BlockLayout",
     "Edit",
     "EditView",

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from latentbench.errors import UserError
+from latentbench.lm._begun import Begun, begin_below, begin_columns
 from latentbench.lm._edits import Edit, EditView
-from latentbench.lm._generate import Generation, generate
+from latentbench.lm._generate import Generation, continue_begun, generate
 from latentbench.lm._hooks import StopForward, hooked, resumed
 from latentbench.lm._layouts import check_site, find_layout
 from latentbench.lm._sites import Site
@@ -276,6 +277,68 @@ class LM:
             stop_ids=stops,
             use_cache=use_cache,
         )
+
+    def begin_below(
+        self, prompt: Sequence[int], draft: Sequence[int], site: Site, observe: Iterable[Site] = ()
+    ) -> Begun:
+        """Run all columns of one row as far as a site, for continuations whose edits begin there.
+
+        Args:
+            prompt: token ids.
+            draft: tokens that greedy decoding is likely to give, without a stop token.
+            site: the first site that is edited, `resid_post`.
+            observe: the sites that the edits observe.
+
+        Raises:
+            UserError: the site isn't a block's output.
+        """
+        return begin_below(self, prompt, draft, self.site(site), [self.site(seen) for seen in observe])
+
+    def begin_columns(
+        self, prompt: Sequence[int], draft: Sequence[int], columns: int, edits: Sequence[Edit]
+    ) -> Begun:
+        """Run the first columns of one row through all blocks, for continuations whose edits differ behind them.
+
+        Args:
+            prompt: token ids.
+            draft: as in `begin_below`.
+            columns: how many, fewer than the prompt has.
+            edits: what they are changed by in all continuations, for a single row.
+
+        Raises:
+            UserError: no column is run, or none is left.
+        """
+        return begin_columns(self, prompt, draft, columns, edits)
+
+    def continue_begun(
+        self,
+        begun: Begun,
+        copies: int,
+        *,
+        max_new_tokens: int,
+        edits: Sequence[Edit],
+        stop_ids: Iterable[int] | None = None,
+    ) -> Generation:
+        """Greedy continuations of a begun row under edits that differ from copy to copy.
+
+        The same tokens as `generate` of the prompt, up to rounding, at less cost; the draft is run with the prompt, and
+        nothing more is run if every copy agrees with it.
+
+        Args:
+            begun: from `begin_below` or `begin_columns`.
+            copies: rows; edits see that many.
+            max_new_tokens: most tokens to generate for a row.
+            edits: as in `generate`; none before what has been run.
+            stop_ids: as in `generate`.
+
+        Raises:
+            UserError: an edit lies before the site that the row has been run to.
+        """
+        early = [edit.site for edit in edits if begun.site is not None and self.site(edit.site) < begun.site]
+        if early:
+            raise UserError(f"{early[0]} lies before {begun.site}, as far as this row has been run unedited")
+        stops = self.eos_ids if stop_ids is None else frozenset(stop_ids)
+        return continue_begun(self, begun, copies, max_new_tokens=max_new_tokens, edits=edits, stop_ids=stops)
 
     def _check_padding(self, tokens: TokenBatch) -> None:
         # Eager attention takes its softmax in float32, where float64's mask value is minus infinity: a
