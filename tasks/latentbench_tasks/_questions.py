@@ -1,23 +1,34 @@
-"""Questions on contexts as few-shot prompts, for the tasks about influence."""
+"""Questions on contexts as prompts, and what counts as the answer, for the tasks about influence."""
 
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from latentbench.data import Question, Sheet, fact_sheets, load_squad
+from latentbench.data import Question, Sheet, fact_sheets, load_squad, squad_from_hub
 from latentbench.errors import UserError
 from latentbench.identity import sha256_text
 from latentbench.lm import LM
 from latentbench.selectors import Example
 
-__all__ = ["Asked", "asked_questions", "prompt_text"]
+__all__ = ["HUB_SQUAD", "Asked", "Form", "answer_text", "asked_questions", "prompt_text", "stop_ids"]
 
-_SHOTS = 3
-"""Questions that are shown with their answers first, on a context of their own: small models then answer with the bare
-word (strict exact match 53 % on 60 questions with SmolLM2-135M, 10 % without the context)."""
+Form = Literal["few-shot", "brackets"]
+"""How questions are asked.
+
+"few-shot" shows two answered questions on a short context of their own first, so that small models answer with the bare
+word: strict exact match 45 % on 60 questions with SmolLM2-135M, and 47 % with three questions on six facts, which
+makes prompts half as long again. "brackets" asks for the form Result = [[ label ]], as GradSAE does (arXiv
+2505.08080, appendix), which takes a larger model.
+"""
+HUB_SQUAD = "rajpurkar/squad"
+"""The data set of GradSAE on the hub."""
+_SHOTS = 2
 _SHOWN_SEED = 999
+_IN_BRACKETS = re.compile(r"\[+([^\[\]]*)\]")
 
 
 class Asked(NamedTuple):
@@ -34,27 +45,31 @@ class Asked(NamedTuple):
 
 
 def asked_questions(
-    lm: LM, source: Literal["fact-sheets"] | Path | str, count: int, seed: int
+    lm: LM, source: str, count: int, seed: int, *, form: Form = "few-shot", told: bool = True
 ) -> list[Asked]:
     """The first `count` questions of a source, context by context.
 
     Args:
         lm: the model, for its tokenizer.
-        source: "fact-sheets" (made from the seed) or a SQuAD file (whose contexts the seed shuffles).
+        source: "fact-sheets" (made from the seed), "rajpurkar/squad" (from the hub) or a file in SQuAD's format (whose
+            contexts the seed shuffles).
         count: questions.
         seed: see above.
+        form: how they are asked.
+        told: False leaves the contexts out, to see how often a guess is right.
 
     Raises:
         UserError: the file can't be read, holds fewer questions, or the model has no tokenizer.
     """
     if source == "fact-sheets":
-        shown, sheets = fact_sheets(1, seed=_SHOWN_SEED)[0], fact_sheets(count, seed=seed)
+        shown = fact_sheets(1, seed=_SHOWN_SEED, questions=_SHOTS, attributes=1)[0]
+        sheets = fact_sheets(count, seed=seed)
     else:
-        several = load_squad(Path(source))
+        several = load_squad(squad_from_hub() if source == HUB_SQUAD else Path(source))
         random.Random(f"questions/{seed}").shuffle(several)
         shown, sheets = several[0], several[1:]
     asked = [
-        _asked(lm, shown, sheet, question)
+        _asked(lm, shown, sheet, question, form, told=told)
         for sheet in sheets[: max(1, count)]
         for question in sheet.questions
     ]
@@ -65,24 +80,55 @@ def asked_questions(
     return asked[:count]
 
 
-def prompt_text(shown: Sheet, sheet: Sheet, question: Question) -> str:
-    """A context with answered questions, then the context in question, up to where the answer begins."""
-    first = [f"Context: {shown.context}"]
+def prompt_text(
+    shown: Sheet, sheet: Sheet, question: Question, form: Form = "few-shot", *, told: bool = True
+) -> str:
+    """The prompt, up to where the answer begins; see `Form`."""
+    if form == "brackets":
+        context = f"Context: {sheet.context}\n" if told else ""
+        return (
+            f"{context}Question: {question.text}\nAnswer the question{' from the context' if told else ''}, and give "
+            "the final answer in the form Result = [[ label ]].\n"
+        )
+    first = [f"Context: {shown.context}"] if told else []
     first += [f"Question: {one.text}\nAnswer: {one.answers[0]}\n" for one in shown.questions[:_SHOTS]]
-    return "\n".join([*first, f"Context: {sheet.context}", f"Question: {question.text}", "Answer:"])
+    own = [f"Context: {sheet.context}"] if told else []
+    return "\n".join([*first, *own, f"Question: {question.text}", "Answer:"])
 
 
-def _asked(lm: LM, shown: Sheet, sheet: Sheet, question: Question) -> Asked:
+def stop_ids(lm: LM, form: Form) -> frozenset[int]:
+    """Tokens that end an answer: the model's own, and in the few-shot form any with a line break."""
+    if form == "brackets":
+        return lm.eos_ids
+    texts = lm.tokenizer.batch_decode([[token] for token in range(lm.vocab_size)])
+    return lm.eos_ids | {token for token, text in enumerate(texts) if "\n" in text}
+
+
+def answer_text(output: str, form: Form) -> str:
+    """The answer within an output: its first line, or what stands in the first brackets ("" without any)."""
+    if form == "few-shot":
+        return output.strip().splitlines()[0].strip() if output.strip() else ""
+    found = _IN_BRACKETS.search(output)
+    return found.group(1).replace("=", "").strip() if found else ""
+
+
+def _asked(lm: LM, shown: Sheet, sheet: Sheet, question: Question, form: Form, *, told: bool) -> Asked:
     if lm.tokenizer is None:
         raise UserError(f"{lm.name} was loaded without a tokenizer: questions can't be asked of it")
-    text = prompt_text(shown, sheet, question)
+    text = prompt_text(shown, sheet, question, form, told=told)
+    answer = question.answers[0]
+    behind = f" {answer}" if form == "few-shot" else f"Result = [[ {answer} ]]"
     prompt = lm.tokenize([text], max_tokens=10**6)[0]
-    whole = lm.tokenize([f"{text} {question.answers[0]}"], max_tokens=10**6)[0]
+    whole = lm.tokenize([text + behind], max_tokens=10**6)[0]
     # Where the tokenizer joins the end of the prompt with the answer, the joined token belongs to the answer.
-    common = next((i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b), len(prompt))
+    common = _common(prompt, whole)
     return Asked(
         id=sha256_text(f"{sheet.context}\n{question.text}")[:16],
         context=sheet.id[:16],
         example=Example(tuple(whole[:common]), tuple(whole[common:])),
         answers=question.answers,
     )
+
+
+def _common(prompt: Sequence[int], whole: Sequence[int]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b), len(prompt))

@@ -15,6 +15,7 @@ from latentbench.adapters._controls import (
 from latentbench.adapters._crosscoder import Crosscoder, CrosscoderWeights
 from latentbench.adapters._dictionary import Dictionary, Reconstruction, Written
 from latentbench.adapters._edit_latents import (
+    ChangedTokens,
     EditLatents,
     LatentChange,
     changed_codes,
@@ -65,6 +66,7 @@ __all__ = [
     "CONTROL_SCHEMES",
     "AbsTopKGate",
     "Calibration",
+    "ChangedTokens",
     "Codes",
     "Crosscoder",
     "CrosscoderWeights",

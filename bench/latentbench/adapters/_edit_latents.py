@@ -15,7 +15,19 @@ from latentbench.adapters._routesae import RouteSae
 from latentbench.errors import AdapterError
 from latentbench.lm import BOTH_PHASES, Edit, EditView, Phase, Site
 
-__all__ = ["EditLatents", "LatentChange", "changed_codes", "clean_route", "latent_edits", "observed_sites"]
+__all__ = [
+    "ChangedTokens",
+    "EditLatents",
+    "LatentChange",
+    "changed_codes",
+    "clean_route",
+    "latent_edits",
+    "observed_sites",
+]
+
+
+ChangedTokens = Literal["all", "last", "prompt_last"]
+"""All tokens; the prompt's last token and every generated one; the prompt's last token alone."""
 
 
 class LatentChange(NamedTuple):
@@ -109,8 +121,8 @@ class EditLatents(Edit):
     """Whose codes are changed."""
     changes: tuple[LatentChange, ...]
     """One for each row."""
-    tokens: Literal["all", "last"] = "all"
-    """Where codes are changed: on all tokens, or on the prompt's last token and every generated one."""
+    tokens: ChangedTokens = "all"
+    """Where codes are changed."""
     keep_error: bool = False
     """Add what the unchanged reconstruction leaves over, so that tokens without a change stay as they are."""
     phases: frozenset[Phase] = field(default=BOTH_PHASES)
@@ -132,7 +144,7 @@ class EditLatents(Edit):
             spliced = spliced & (
                 clean_route(view, self.dictionary)[0] == self.dictionary.reads.index(self.site)
             )
-        changed = spliced & _late(view) if self.tokens == "last" else spliced
+        changed = spliced & _chosen(view, self.tokens)
         index = (changed if self.keep_error else spliced).flatten().nonzero()[:, 0]
         if not len(index):
             return hidden
@@ -161,18 +173,21 @@ class EditLatents(Edit):
         return dictionary.encode({site: view.observed[site].flatten(0, 1)[index] for site in self.observes})
 
 
-def _late(view: EditView) -> Tensor:
-    """`Bool[Tensor, "row pos"]`: the prompt's last column and all generated ones."""
+def _chosen(view: EditView, tokens: ChangedTokens) -> Tensor:
+    """`Bool[Tensor, "row pos"]`: the columns that a setting means."""
+    if tokens == "all":
+        return torch.ones_like(view.generated)
     following = torch.ones_like(view.generated)
     following[:, :-1] = view.generated[:, 1:]
-    return view.generated | following
+    last = following & ~view.generated
+    return last if tokens == "prompt_last" else last | view.generated
 
 
 def latent_edits(
     dictionary: Dictionary,
     changes: Sequence[LatentChange],
     *,
-    tokens: Literal["all", "last"] = "all",
+    tokens: ChangedTokens = "all",
     keep_error: bool = False,
     phases: frozenset[Phase] = BOTH_PHASES,
     skip_first: int = 1,

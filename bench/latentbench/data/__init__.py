@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from latentbench.data._cache import cache_root
 from latentbench.data._index import SPLITS
-from latentbench.data._questions import Question, Sheet, fact_sheets, load_squad
+from latentbench.data._questions import Question, Sheet, fact_sheets, load_squad, squad_from_hub
 from latentbench.data._sources import Source, sources
 from latentbench.data.assets import AssetSpec, AssetStatus, asset_path, catalogue, pull, resolve_asset, verify
 from latentbench.data.corpus import Corpus, Document, StreamOptions, load_corpus
@@ -31,6 +31,7 @@ __all__ = [
     "pull",
     "resolve_asset",
     "sources",
+    "squad_from_hub",
     "token_rows",
     "verify",
 ]

@@ -190,7 +190,7 @@ class _Loop:
     def _logits(self, last: int) -> Tensor:
         """Run the columns that are not in the cache yet; logits of the last few, `Float[Tensor, "row last vocab"]`."""
         deep = self.begun if self.begun is not None and self.begun.site and self.done_columns == 0 else None
-        copies = len(self.tokens.ids)
+        copies, edits = len(self.tokens.ids), self.edits
         with torch.no_grad():
             start = self.done_columns
             columns = TokenBatch(self.tokens.ids[:, start:], self.tokens.real)
@@ -201,6 +201,7 @@ class _Loop:
             else:
                 assert deep.site is not None
                 assert deep.hidden is not None
+                edits = [edit for edit in edits if self.lm.site(edit.site) >= deep.site]
                 observed = {site: acts.expand(copies, -1, -1) for site, acts in deep.observed.items()}
                 restart = resumed(
                     self.lm.model, self.lm.layout, deep.site, deep.hidden.expand(copies, -1, -1)
@@ -210,7 +211,7 @@ class _Loop:
                 hooked(
                     self.lm.model,
                     self.lm.layout,
-                    edits=self.edits,
+                    edits=edits,
                     view=self._view(start, observed),
                     capture={},
                     stop_after=None,

@@ -77,6 +77,12 @@ class LM:
         """Attention implementation in use ("sdpa", "eager", ...)."""
         return str(self.config._attn_implementation)
 
+    @property
+    def window(self) -> int | None:
+        """Tokens that a row may have, if the model says."""
+        found = getattr(self.config, "max_position_embeddings", None)
+        return found if isinstance(found, int) else None
+
     def identity(self) -> dict[str, str]:
         """What can change this model's numbers, as JSON for cache keys."""
         return {
@@ -328,15 +334,12 @@ class LM:
             begun: from `begin_below` or `begin_columns`.
             copies: rows; edits see that many.
             max_new_tokens: most tokens to generate for a row.
-            edits: as in `generate`; none before what has been run.
+            edits: as in `generate`. Those before the site that the row has been run to act on generated tokens alone:
+                that they leave this row as it is (another route) is for the caller to know.
             stop_ids: as in `generate`.
-
-        Raises:
-            UserError: an edit lies before the site that the row has been run to.
         """
-        early = [edit.site for edit in edits if begun.site is not None and self.site(edit.site) < begun.site]
-        if early:
-            raise UserError(f"{early[0]} lies before {begun.site}, as far as this row has been run unedited")
+        for edit in edits:
+            self.site(edit.site)
         stops = self.eos_ids if stop_ids is None else frozenset(stop_ids)
         return continue_begun(self, begun, copies, max_new_tokens=max_new_tokens, edits=edits, stop_ids=stops)
 

@@ -212,10 +212,11 @@ def splice(
     if not examples:
         raise UserError("there are no examples to rank latents for")
     rows = [target.row(example) for example in examples]
-    window = getattr(lm.config, "max_position_embeddings", None)
     longest = max(map(len, rows))
-    if window is not None and longest > window:
-        raise UserError(f"an example has {longest} tokens, and {lm.name} takes {window}: shorten its context")
+    if lm.window is not None and longest > lm.window:
+        raise UserError(
+            f"an example has {longest} tokens, and {lm.name} takes {lm.window}: shorten its context"
+        )
     tokens = lm.batch(rows, side="left")  # targets in the last columns: no other logits are needed
     measured = tokens.measured(skip_first)
     sites = sorted({*dictionary.reads, *dictionary.writes})

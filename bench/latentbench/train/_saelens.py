@@ -23,10 +23,10 @@ from latentbench.train._stream import ActivationStream
 
 __all__ = ["SaeLensResult", "card_of", "train_saelens"]
 
-_SETTLING = 0.3
+_SETTLING = 0.8
 """Share of the tokens during which the thresholds of JumpReLU are set anew after each block."""
-_PENALTIES = {"standard": "l1", "gated": "l1", "jumprelu": "l0"}
-"""Name of the coefficient in SAELens' trainer that sets the sparsity; the others have a k."""
+_PENALTIES = {"standard": "l1", "gated": "l1"}
+"""Name of the coefficient in SAELens' trainer that is steered to the sparsity; the others have a k or a target."""
 
 
 class SaeLensResult(NamedTuple):
@@ -57,8 +57,9 @@ def train_saelens(
     """Train one dictionary with SAELens on the raw activations of its site.
 
     The trainer is driven through its public `step`, batch by batch, so that its losses, dead-latent handling and
-    gradient clipping are its own. Coefficients of the L1 and L0 penalties are steered to the target L0; JumpReLU's
-    thresholds are set to it after each block of the first 30 % of the tokens.
+    gradient clipping are its own. Coefficients of L1 penalties are steered to the target L0. JumpReLU has SAELens'
+    quadratic penalty around it (Gemma Scope 2's), and its thresholds are set to it after each block of the first 80 %
+    of the tokens, until the learning rate decays.
 
     Raises:
         UserError: SAELens isn't installed, or the recipe asks for a schedule that it lacks.
@@ -126,6 +127,8 @@ def _trainer(unit: Unit, recipe: Recipe, lm: LM, site: Site, device: str, sample
         "gated": {"l1_coefficient": spec.penalty},
         "jumprelu": {
             "l0_coefficient": spec.penalty,
+            "jumprelu_sparsity_loss_mode": "quadratic",
+            "target_l0": float(unit.k),
             "jumprelu_init_threshold": spec.threshold,
             "jumprelu_bandwidth": spec.bandwidth,
         },
@@ -174,8 +177,9 @@ def _trainer(unit: Unit, recipe: Recipe, lm: LM, site: Site, device: str, sample
 def _set_thresholds(sae: Any, inputs: Tensor, k: int) -> None:
     """Set all thresholds to the one value at which k latents are active on average.
 
-    A threshold moves by the learning rate at most in a step, while pre-activations grow tenfold as training begins: a
-    short run would never catch up with them.
+    A threshold moves by about the learning rate in a step, while pre-activations grow tenfold as training begins and
+    drift on: a short run never catches up with them. (Left alone after 30 % of 300,000 tokens, L0 fell from 65 to 26
+    with the quadratic penalty, to 17 with a steered one.)
     """
     with torch.no_grad():
         pre = sae.process_sae_in(inputs) @ sae.W_enc + sae.b_enc

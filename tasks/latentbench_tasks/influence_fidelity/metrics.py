@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from latentbench.stats import bootstrap, unscored
 from latentbench.store import Curve, CurvePoint, Metric
+from latentbench_tasks._by_context import mean_by_context
 
 __all__ = ["explained_curve", "spearman", "summarise", "top_overlap"]
 
@@ -81,7 +81,7 @@ def summarise(
             metrics.append(
                 Metric.from_estimate(
                     f"{kind}_{name}",
-                    _mean(mine, found[kind], rng),
+                    mean_by_context(mine, found[kind], rng),
                     resampling_unit="context",
                     unit=unit,
                     direction=direction,  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def summarise(
     metrics.append(
         Metric.from_estimate(
             "correct",
-            _mean(examples, [float(item["correct"]) for item in examples], rng),
+            mean_by_context(examples, [float(item["correct"]) for item in examples], rng),
             resampling_unit="context",
             unit="share",
             direction="none",
@@ -130,19 +130,6 @@ def _area(scores: ArrayLike, exact: ArrayLike) -> float | None:
     return None if curve is None else float(curve.mean())
 
 
-def _mean(items: Sequence[dict[str, Any]], values: Sequence[float | None], rng: np.random.Generator) -> Any:
-    """Mean over examples, with a bootstrap over contexts; undefined examples are left out of it."""
-    contexts = {name: place for place, name in enumerate(dict.fromkeys(item["context"] for item in items))}
-    table = np.zeros((len(contexts), 2))
-    for item, value in zip(items, values, strict=True):
-        if value is not None:
-            table[contexts[item["context"]]] += [value, 1.0]
-    table = table[table[:, 1] > 0]
-    if not len(table):
-        return unscored("no example has it", 0)
-    return bootstrap(table, lambda totals: totals[:, 0] / totals[:, 1], rng)
-
-
 def _curve(name: str, items: Sequence[dict[str, Any]], rng: np.random.Generator) -> Curve:
     points = []
     for share in _STEPS:
@@ -150,7 +137,7 @@ def _curve(name: str, items: Sequence[dict[str, Any]], rng: np.random.Generator)
         for item in items:
             curve = explained_curve(item["scores"][name], item["exact"])
             at.append(None if curve is None else float(curve[max(0, math.ceil(share * len(curve)) - 1)]))
-        found = _mean(items, at, rng)
+        found = mean_by_context(items, at, rng)
         points.append(CurvePoint(x=share, value=found.value, low=found.low, high=found.high))
     return Curve(
         name=f"explained_{name}",

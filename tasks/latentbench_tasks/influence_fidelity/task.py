@@ -11,7 +11,6 @@ half in the order of their attribution, so that neither the many weak latents no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -46,7 +45,7 @@ class InfluenceFidelityConfig(TaskConfig):
     """Options of the fidelity of influence."""
 
     data: str = "fact-sheets"
-    """"fact-sheets", or the path of a JSON file in the format of SQuAD 1.1."""
+    """"fact-sheets", "rajpurkar/squad", or the path of a file in the format of SQuAD 1.1."""
     examples: int = Field(default=50, gt=0)
     """Questions."""
     latents: int = Field(default=64, ge=4)
@@ -67,15 +66,14 @@ class InfluenceFidelityTask(Task):
     """See the module."""
 
     name: ClassVar[str] = "influence_fidelity"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     Config: ClassVar[type[TaskConfig]] = InfluenceFidelityConfig
     config: InfluenceFidelityConfig
 
     def measure(self, setup: CellSetup, items: list[Item]) -> Iterator[Item]:
         """An item for every example that is not there yet."""
         done = {item["id"] for item in items}
-        source = self.config.data if self.config.data == "fact-sheets" else Path(self.config.data)
-        questions = asked_questions(setup.lm, source, self.config.examples, setup.seed)
+        questions = asked_questions(setup.lm, self.config.data, self.config.examples, setup.seed)
         for number, asked in enumerate(questions):
             setup.progress("examples", number, len(questions))
             if asked.id not in done:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from latentbench.adapters import (
     CrosscoderWeights,
     Dictionary,
     DictionaryCard,
+    EditLatents,
     InputTransform,
     JumpReluGate,
     LatentChange,
@@ -26,7 +27,7 @@ from latentbench.adapters import (
     splice_edits,
 )
 from latentbench.errors import AdapterError
-from latentbench.lm import LM, MapActivation, Site, TokenBatch
+from latentbench.lm import LM, EditView, MapActivation, Site, TokenBatch
 from latentbench.testing import random_routesae, random_sae
 
 Draw = Callable[..., Tensor]
@@ -92,7 +93,7 @@ def test_a_crosscoder_writes_its_clean_codes_everywhere(
     assert torch.allclose(logits_of(lm, tokens, latent_edits(dictionary, [NONE] * 3)), plain, atol=1e-10)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("tokens_set", ["all", "last"])
+@pytest.mark.parametrize("tokens_set", ["all", "last", "prompt_last"])
 def test_with_the_error_kept_nothing_changes_without_a_change(
     lm: LM, tokens: TokenBatch, draw: Draw, tokens_set: str
 ) -> None:
@@ -150,7 +151,27 @@ def test_last_means_the_prompts_last_token_and_every_generated_one(lm: LM, token
     assert not torch.allclose(found[-1], clean[-1], atol=1e-3)
 
 
-@pytest.mark.parametrize("tokens_set", ["all", "last"])
+def test_the_prompts_last_token_alone_leaves_generated_ones(lm: LM, tokens: TokenBatch) -> None:
+    change = LatentChange.zeroed(torch.arange(48))
+    prompt = tokens.ids[0].tolist()
+    edits = latent_edits(jumprelu(), [change], tokens="prompt_last", keep_error=True)
+    kept: list[torch.Tensor] = []
+
+    class Seen(EditLatents):
+        def apply(self, hidden: Tensor, view: EditView) -> Tensor:
+            after = super().apply(hidden, view)
+            kept.append((after != hidden).any(dim=-1)[0])
+            return after
+
+    seen = [Seen(*(getattr(edit, field.name) for field in fields(edit))) for edit in edits]
+    for cache in (True, False):
+        kept.clear()
+        lm.generate([prompt], max_new_tokens=3, edits=seen, stop_ids=(), use_cache=cache)
+        columns = [len(prompt) - 1 in row.nonzero()[:, 0].tolist() and int(row.sum()) == 1 for row in kept]
+        assert columns == ([True, False, False] if cache else [True, True, True])
+
+
+@pytest.mark.parametrize("tokens_set", ["all", "last", "prompt_last"])
 @pytest.mark.parametrize("keep_error", [True, False])
 def test_generation_is_the_same_with_a_cache_and_without(
     lm: LM, tokens: TokenBatch, draw: Draw, tokens_set: str, *, keep_error: bool

@@ -132,10 +132,20 @@ def test_routed_edits_see_the_unedited_model(
     assert found.tokens == wanted
 
 
-def test_edits_before_the_begun_site_are_refused(llama: LM, rows: list[list[int]]) -> None:
+def test_edits_before_the_begun_site_act_on_generated_tokens(
+    llama: LM, rows: list[list[int]], draw: Draw
+) -> None:
+    early = AddVector(
+        Site("resid_post", 0), draw(COPIES, llama.d_model, seed=5) * 3, phases=frozenset({"decode"})
+    )
+    wanted = from_start(llama, rows[0], [early])
+    assert len({tuple(row) for row in wanted}) > 1
     begun = llama.begin_below(rows[0], [], SITE)
-    early = AddVector(Site("resid_post", 0), torch.zeros(llama.d_model, dtype=llama.dtype))
-    with pytest.raises(UserError, match="lies before"):
-        llama.continue_begun(begun, 1, max_new_tokens=1, edits=[early])
+    assert (
+        llama.continue_begun(begun, COPIES, max_new_tokens=NEW, edits=[early], stop_ids=()).tokens == wanted
+    )
+
+
+def test_rows_are_begun_at_the_output_of_a_block(llama: LM, rows: list[list[int]]) -> None:
     with pytest.raises(UserError, match="resid_post site"):
         llama.begin_below(rows[0], [], Site("mlp_out", 1))

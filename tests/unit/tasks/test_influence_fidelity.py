@@ -118,7 +118,9 @@ def test_questions_end_where_the_answer_begins() -> None:
     sheets = fact_sheets(2, seed=2)
     assert len({one.id for one in asked}) == 7
     assert [one.context for one in asked[:5]] == [sheets[0].id[:16]] * 5
-    text = prompt_text(fact_sheets(1, seed=999)[0], sheets[0], sheets[0].questions[0])
+    text = prompt_text(
+        fact_sheets(1, seed=999, questions=2, attributes=1)[0], sheets[0], sheets[0].questions[0]
+    )
     assert text.endswith("Answer:")
     assert sheets[0].context in text
     whole = lm.tokenize([f"{text} {sheets[0].questions[0].answers[0]}"], max_tokens=10**6)[0]
@@ -131,9 +133,9 @@ def test_a_file_with_too_few_questions_is_refused(tmp_path: Path) -> None:
     paragraphs = [{"context": f"Ann {n}.", "qas": qas} for n in range(3)]
     path = tmp_path / "squad.json"
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
-    assert len(asked_questions(tall_lm(), path, 2, seed=0)) == 2
+    assert len(asked_questions(tall_lm(), str(path), 2, seed=0)) == 2
     with pytest.raises(UserError, match="holds 2 questions beside those shown first, and 5 were asked for"):
-        asked_questions(tall_lm(), path, 5, seed=0)
+        asked_questions(tall_lm(), str(path), 5, seed=0)
 
 
 def test_the_task_measures_every_example_and_resumes(tmp_path: Path) -> None:

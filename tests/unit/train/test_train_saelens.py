@@ -79,6 +79,9 @@ def test_penalties_are_steered(trained: tuple[Path, TrainingReport], theirs: Rec
     curve = read_card(trained[0] / f"{name}.json").training["curve"]
     far = [abs(point["l0"] - theirs.k) for point in (curve[0], curve[-1])]
     assert far[1] < far[0] or far[1] < 1.5
+    if name == "saelens-jumprelu":  # its penalty is around the target, its thresholds are set
+        assert far[1] < 0.5
+        return
     assert curve[0]["penalty"] != curve[-1]["penalty"]
 
 

@@ -1,0 +1,1 @@
+"""GradSAE's second hypothesis: latents with high influence steer the answer."""

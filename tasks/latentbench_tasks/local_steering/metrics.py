@@ -1,0 +1,60 @@
+"""Summaries of local steering from its per-pair items; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from latentbench.store import Curve, Metric
+from latentbench_tasks._conditions import Comparison, Score, summarise_conditions
+from latentbench_tasks._squad import exact_match, token_f1
+
+__all__ = ["summarise"]
+
+_SCORES = {
+    "em": Score("exact match", "share", 1, lambda item, one: exact_match(one["text"], item["answers"])),
+    "f1": Score("token F1", "share", 1, lambda item, one: token_f1(one["text"], item["answers"])),
+    "first": Score("other answer begun", "share", 1, lambda _item, one: float(one["first"])),
+    "own": Score(
+        "own answer kept", "share", -1, lambda item, one: exact_match(one["text"], item["own_answers"])
+    ),
+    "shift": Score("rise of the other answer", "nats", 1, lambda _item, one: float(one["shift"])),
+}
+_COMPARISONS = (
+    Comparison("equal", ("gradsae", "top"), ("gradsae", "bottom")),
+    Comparison("activation", ("gradsae", "top"), ("activation", "top")),
+    Comparison("random", ("gradsae", "top"), ("random", "top")),
+    Comparison("activation_random", ("activation", "top"), ("random", "top")),
+)
+_AXIS = "latents swapped"
+
+
+def summarise(
+    items: Sequence[dict[str, Any]], headline: int | str, rng: np.random.Generator
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """Metrics, curves and counts of a cell.
+
+    Args:
+        items: "example" (a pair) with its conditions; "context" and "skipped".
+        headline: the count of latents of the metrics.
+        rng: source of the bootstrap's draws.
+    """
+    ordered = sorted(items, key=lambda item: item["id"])
+    pairs = [item for item in ordered if item["kind"] == "example"]
+    contexts = [item for item in ordered if item["kind"] == "context"]
+    skipped = [item for item in ordered if item["kind"] == "skipped"]
+    metrics, curves = summarise_conditions(
+        pairs, _SCORES, _COMPARISONS, headline, "em_gradsae_top", _AXIS, rng
+    )
+    counts = {
+        "questions": sum(item["questions"] for item in contexts),
+        "right": sum(item["right"] for item in contexts),
+        "pairs": len(pairs),
+        "contexts": len({item["context"] for item in pairs}),
+        "skipped": len(skipped),
+    }
+    for reason in sorted({item["reason"] for item in skipped}):
+        counts[f"skipped: {reason}"] = sum(item["reason"] == reason for item in skipped)
+    return metrics, curves, counts
