@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -19,9 +19,9 @@ from latentbench.adapters import (
     latent_edits,
     observed_sites,
 )
-from latentbench.identity import sha256_text
+from latentbench.identity import sha256_json, sha256_text
 from latentbench.lm import LM, Site
-from latentbench.run import CellSetup, TaskConfig
+from latentbench.run import CellSetup, Shared, TaskConfig
 from latentbench.selectors import (
     Attribution,
     Example,
@@ -181,6 +181,7 @@ class Answering:
     config: AnsweringConfig
     seed: int
     stops: frozenset[int]
+    shared: Shared
 
     @classmethod
     def of(cls, setup: CellSetup, config: AnsweringConfig) -> Answering:
@@ -189,20 +190,24 @@ class Answering:
         stops = setup.shared.once(
             f"answering:stops:{form}:{setup.lm.revision}", lambda: stop_ids(setup.lm, form)
         )
-        return cls(setup.lm, setup.dictionary, config, setup.seed, stops)
+        return cls(setup.lm, setup.dictionary, config, setup.seed, stops, setup.shared)
 
     def questions(self) -> list[Asked]:
         """The questions of the cell."""
         form = self.config.choices().form
         return asked_questions(self.lm, self.config.data, self.config.questions, self.seed, form=form)
 
-    def first_round(self, questions: Sequence[Asked], batch: int = 16) -> Iterator[Answer]:
-        """Answers with nothing but the splice, in the order of the questions."""
-        for start in range(0, len(questions), batch):
+    def first_round(
+        self, questions: Sequence[Asked], done: Collection[str] = (), batch: int = 16
+    ) -> Iterator[Answer]:
+        """Answers with nothing but the splice, in the order of the questions, without those that are done."""
+        for start in range(0, len(questions), batch):  # batches stay the same, so that cells share them
             some = questions[start : start + batch]
+            if all(one.id in done for one in some):
+                continue
             asked = [one for one in some if self._fits(one)]
             answers = {answer.asked.id: answer for answer in self._ask(asked)} if asked else {}
-            for one in some:
+            for one in (one for one in some if one.id not in done):
                 yield answers.get(one.id) or Answer(one, (), "", correct=False, unasked=_TOO_LONG)
 
     def _fits(self, asked: Asked) -> bool:
@@ -210,18 +215,17 @@ class Answering:
         return self.lm.window is None or longest <= self.lm.window
 
     def _ask(self, some: Sequence[Asked]) -> Iterator[Answer]:
-        keep = self.config.choices().keep_error
-        edits = (
-            []  # with the error kept, an unchanged splice is the model itself
-            if keep
-            else latent_edits(self.dictionary, [LatentChange.none()] * len(some), keep_error=False)
-        )
-        outputs = self.lm.generate(
-            [asked.example.prompt for asked in some],
-            max_new_tokens=self.config.max_new_tokens,
-            edits=edits,
-            stop_ids=self.stops,
-        ).tokens
+        prompts = [asked.example.prompt for asked in some]
+        most = self.config.max_new_tokens
+
+        def plain() -> list[list[int]]:
+            return self.lm.generate(prompts, max_new_tokens=most, stop_ids=self.stops).tokens
+
+        if self.config.choices().keep_error:  # an unchanged splice is the model itself, for every dictionary
+            outputs = self.shared.once(f"answering:plain:{most}:{sha256_json(prompts)}", plain)
+        else:
+            edits = latent_edits(self.dictionary, [LatentChange.none()] * len(some), keep_error=False)
+            outputs = self.lm.generate(prompts, max_new_tokens=most, edits=edits, stop_ids=self.stops).tokens
         for asked, output in zip(some, outputs, strict=True):
             text = self.text(output)
             correct = exact_match(text, asked.answers) == 1.0

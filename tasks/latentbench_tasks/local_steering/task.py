@@ -78,12 +78,14 @@ class LocalSteeringTask(Task):
         done = {item["context"] for item in items if item["kind"] == "context"}
         answering = Answering.of(setup, self.config)
         questions = answering.questions()
-        left = [asked for asked in questions if asked.context not in done]
         started = {item["id"] for item in items}
-        answers = answering.first_round(left)
+        answers = answering.first_round(questions, {one.id for one in questions if one.context in done})
+        read = 0
         for context, group in groupby(answers, key=lambda answer: answer.asked.context):
-            setup.progress("questions", len(questions) - len(left), len(questions))
-            for item in self._context(answering, context, list(group)):
+            several = list(group)
+            setup.progress("questions", read, len(questions))
+            read += len(several)
+            for item in self._context(answering, context, several):
                 if item["id"] not in started:
                     yield item
 

@@ -66,7 +66,7 @@ class PerturbationTask(Task):
         answering = Answering.of(setup, self.config)
         questions = answering.questions()
         places = {asked.id: place for place, asked in enumerate(questions)}
-        for answer in answering.first_round([asked for asked in questions if asked.id not in done]):
+        for answer in answering.first_round(questions, done):
             place = places[answer.asked.id]
             setup.progress("questions", place, len(questions))
             yield self._item(answering, answer, place < self.config.unfiltered)
