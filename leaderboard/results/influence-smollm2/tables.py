@@ -1,0 +1,134 @@
+"""The tables of the page beside this file, from the records in this folder.
+
+    python leaderboard/results/influence-smollm2/tables.py
+
+prints them; `--write` puts them into README.md. A test holds the page to what this prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from latentbench.store import CurvePoint, RunRecord, load_records
+
+HERE = Path(__file__).parent
+COUNTS = ("1", "10", "20", "30", "50 %")
+SETS = (
+    ("GradSAE, highest", "gradsae_top"),
+    ("activation, highest", "activation_top"),
+    ("matched to GradSAE's by activation", "matched_top"),
+    ("random active", "random_top"),
+    ("GradSAE, lowest", "gradsae_bottom"),
+    ("activation, lowest", "activation_bottom"),
+    ("all of the last token, 64", "everything_top"),
+)
+GAPS = (
+    ("GradSAE over activation", "gap_activation"),
+    ("GradSAE over matched", "gap_matched"),
+    ("GradSAE over random", "gap_random"),
+    ("highest over lowest", "gap_equal"),
+    ("activation over random", "gap_activation_random"),
+)
+SELECTORS = (
+    ("attribution", "attribution"),
+    ("GradSAE", "gradsae"),
+    ("GradSAE, cut before the mean (code)", "gradsae_code"),
+    ("integrated gradients, 10 steps", "integrated_gradients"),
+    ("activation", "activation"),
+    ("random", "random"),
+)
+
+
+def tables(folder: Path = HERE) -> dict[str, str]:
+    """Markdown tables by the name of their place in the page."""
+    found: dict[str, str] = {}
+    records = {str(record.cell.task["name"]): record for record in load_records(folder)}
+    perturbed, steered = records["perturbation"], records["local_steering"]
+    for score in ("em", "kl"):
+        found[f"perturbation-{score}"] = _by_count(perturbed, score, SETS)
+        found[f"perturbation-{score}-gaps"] = _by_count(perturbed, score, GAPS)
+    for score in ("em", "own", "shift"):
+        found[f"steering-{score}"] = _by_count(steered, score, SETS)
+        found[f"steering-{score}-gaps"] = _by_count(steered, score, GAPS)
+    found["fidelity"] = _fidelity(records["influence_fidelity"])
+    found["examples"] = _examples(records)
+    return found
+
+
+def _by_count(record: RunRecord, score: str, rows: Sequence[tuple[str, str]]) -> str:
+    curves = {curve.name: curve for curve in record.curves}
+    lines = []
+    for title, name in rows:
+        if f"{score}_{name}" in curves:
+            points = [_point(point) for point in curves[f"{score}_{name}"].points]
+            lines.append([title, *[""] * (len(COUNTS) - len(points)), *points])
+    return _table(["latents", *COUNTS], lines)
+
+
+def _fidelity(record: RunRecord) -> str:
+    metrics = {metric.name: metric for metric in record.metrics}
+
+    def shown(name: str) -> str:
+        metric = metrics[name]
+        interval = metric.interval
+        return _number(metric.value, interval.low if interval else None, interval.high if interval else None)
+
+    kinds = ("spearman", "overlap", "explained", "passes")
+    lines = [[title, *(shown(f"{kind}_{name}") for kind in kinds)] for title, name in SELECTORS]
+    return _table(["selector", "rank correlation", "top-10 overlap", "area explained", "passes"], lines)
+
+
+def _examples(records: dict[str, RunRecord]) -> str:
+    lines = [
+        [name, ", ".join(f"{count} {what}" for what, count in sorted(record.counts.items()) if count)]
+        for name, record in sorted(records.items())
+    ]
+    return _table(["task", "measured"], lines)
+
+
+def _point(point: CurvePoint) -> str:
+    return _number(point.value, point.low, point.high)
+
+
+def _number(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return "none"
+    alone = f"{value:.3f}"
+    return alone if low is None or high is None else f"{alone} ({low:.3f} to {high:.3f})"
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def filled(page: str, made: dict[str, str]) -> str:
+    """The page with each `<!-- table NAME -->` followed by that table, in place of the one that is there."""
+    for name, table in made.items():
+        place = re.compile(rf"(<!-- table {name} -->\n\n)(?:\|.*\n)*")
+        if not place.search(page):
+            raise ValueError(
+                f"the page has no place for table {name!r}: <!-- table {name} --> and an empty line"
+            )
+        page = place.sub(lambda found, table=table: found[1] + table + "\n", page)  # type: ignore[misc]
+    return page
+
+
+def main() -> None:
+    """Print the tables, or write them into the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write them into README.md")
+    made = tables()
+    if parser.parse_args().write:
+        page = HERE / "README.md"
+        page.write_text(filled(page.read_text(encoding="utf-8"), made), encoding="utf-8")
+        return
+    for name, table in made.items():
+        print(f"\n{name}\n\n{table}")  # noqa: T201 - a script prints
+
+
+if __name__ == "__main__":
+    main()
