@@ -91,7 +91,7 @@ class TestDoctor:
             (("dict", "./missing", "--lm", "toy"), "error: unknown dictionary './missing'"),
             (("dict", "zo:x", "--lm", "toy"), "error: unknown dictionary 'zo:x'"),
             (("dict", "zoo:x"), "Usage: "),
-            (("task", "stering"), "error: unknown task 'stering': did you mean 'steering'?"),
+            (("task", "stering"), "error: unknown task 'stering': did you mean 'steering'"),
             (("task", "core", "--option", "budget"), "error: --option 'budget': write KEY=VALUE"),
             (("task", "core", "--option", "budget_token=3"), "error: task 'core': 1 validation error"),
             (("judge", "embd"), "error: unknown judge 'embd': did you mean 'embed'?"),

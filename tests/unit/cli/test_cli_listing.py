@@ -83,7 +83,7 @@ def test_alias_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (("ls", "taks"), "unknown kind of thing 'taks': did you mean 'task'"),
-        (("describe", "task", "stering"), "unknown task 'stering': did you mean 'steering'?"),
+        (("describe", "task", "stering"), "unknown task 'stering': did you mean 'steering'"),
         (("describe", "asset", "mini"), "unknown asset 'mini': did you mean 'minilm'?"),
         (("assets", "path", "minlm"), "unknown asset 'minlm': did you mean 'minilm'?"),
         (("assets", "pull"), "no asset was named"),
