@@ -90,3 +90,27 @@ def test_a_missing_file_and_one_that_is_no_json_are_refused(tmp_path: Path) -> N
     (tmp_path / "text").write_text("hello", encoding="utf-8")
     with pytest.raises(UserError, match="is not JSON"):
         load_squad(tmp_path / "text")
+
+
+def test_the_hub_s_parquet_is_read_as_its_json(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [
+        {
+            "context": "Ann ran.",
+            "question": "Who?",
+            "answers": {"text": ["Ann", "Ann"], "answer_start": [0, 0]},
+        },
+        {"context": "Bo sat.", "question": "Who?", "answers": {"text": ["Bo"], "answer_start": [0]}},
+        {"context": "Ann ran.", "question": "What?", "answers": {"text": ["ran"], "answer_start": [4]}},
+        {"context": "Ann ran.", "question": "Why?", "answers": {"text": [], "answer_start": []}},
+    ]
+    path = tmp_path / "validation.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    first, second = load_squad(path)
+    assert [(one.text, one.answers) for one in first.questions] == [("Who?", ("Ann",)), ("What?", ("ran",))]
+    assert second.context == "Bo sat."
+    path.write_bytes(b"PAR1 no table")
+    with pytest.raises(UserError, match="is not PARQUET"):
+        load_squad(path)
