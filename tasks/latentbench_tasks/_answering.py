@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from latentbench.adapters import (
@@ -19,9 +18,10 @@ from latentbench.adapters import (
     latent_edits,
     observed_sites,
 )
+from latentbench.errors import UserError
 from latentbench.identity import sha256_json, sha256_text
-from latentbench.lm import LM, Site
-from latentbench.run import CellSetup, Shared, TaskConfig
+from latentbench.lm import LM, Begun, Edit, Site
+from latentbench.run import CellSetup, Shared
 from latentbench.selectors import (
     Attribution,
     Example,
@@ -33,91 +33,29 @@ from latentbench.selectors import (
     Selector,
     Spliced,
     Target,
-    TargetKind,
     count_to_choose,
     matched_by_activation,
     splice,
 )
-from latentbench_tasks._questions import Asked, Form, answer_text, asked_questions, stop_ids
+from latentbench_tasks._answering_config import AnsweringConfig, Count
+from latentbench_tasks._questions import Asked, answer_text, asked_questions, stop_ids
 from latentbench_tasks._squad import exact_match
 
 __all__ = [
     "Answer",
     "Answering",
-    "AnsweringConfig",
     "Ranked",
-    "SelectorName",
+    "Rerun",
     "Skipped",
     "distinct",
-    "guess_rate",
+    "divergence",
 ]
 
-SelectorName = Literal["activation", "gradsae", "attribution", "integrated_gradients", "random"]
-Count = int | Literal["50%"]
-Preset = Literal["paper", "code", "corrected"]
-
-
 _TOO_LONG = "longer than the model's window"
-
-
-class _Choices(NamedTuple):
-    form: Form
-    target: TargetKind
-    at: Literal["first", "answer", "bracket"]
-    relu: Literal["before", "after"]
-    keep_error: bool
-
-
-_PRESETS: dict[Preset, _Choices] = {
-    "paper": _Choices("few-shot", "probability", "first", "after", keep_error=False),
-    "code": _Choices("brackets", "probability", "bracket", "before", keep_error=False),
-    "corrected": _Choices("few-shot", "log_probability", "answer", "after", keep_error=True),
-}
-
-
-class AnsweringConfig(TaskConfig):
-    """Options that the tasks about GradSAE's hypotheses share."""
-
-    data: str = "fact-sheets"
-    """"fact-sheets", "rajpurkar/squad", or the path of a file in the format of SQuAD 1.1."""
-    questions: int = Field(default=200, gt=0)
-    """Questions that are asked; what is measured are those that the spliced model answers correctly."""
-    preset: Preset = "corrected"
-    """Readings of GradSAE (arXiv 2505.08080). "paper": the error is dropped, and the target is the probability of the
-    first answer token. "code": as its code has it, with the bracket that opens the answer as the target and products
-    cut before the mean. "corrected": the error is kept, so that only chosen latents differ from the model's own pass,
-    and the target is the log-probability of the whole answer."""
-    form: Form | None = None
-    """How questions are asked; None takes the preset's, "brackets" for "code"."""
-    target: TargetKind | None = None
-    """The number that influence is measured on; None takes the preset's."""
-    at: Literal["first", "answer", "bracket"] | None = None
-    """Of which tokens of the model's own answer; None takes the preset's."""
-    relu: Literal["before", "after"] | None = None
-    """Where GradSAE cuts negative numbers, before or after the token mean; None takes the preset's."""
-    keep_error: bool | None = None
-    """Whether what the reconstruction leaves over is added back; None takes the preset's."""
-    selectors: tuple[SelectorName, ...] = ("activation", "gradsae", "random")
-    """What ranks latents."""
-    counts: tuple[Count, ...] = (1, 10, 20, 30, "50%")
-    """How many latents are chosen; "50%" is half of those active at the last token."""
-    headline: Count = 10
-    """The count of the board's numbers, one of `counts`."""
-    max_new_tokens: int = Field(default=10, gt=0)
-    """Tokens of an answer, at most; "brackets" needs about 50."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> AnsweringConfig:
-        if self.choices().at == "bracket" and self.choices().form != "brackets":
-            raise ValueError("at = 'bracket' needs form = 'brackets': few-shot answers have none")
-        if self.headline not in self.counts:
-            raise ValueError(f"headline = {self.headline!r} is not among the counts {self.counts}")
-        return self
-
-    def choices(self) -> _Choices:
-        """The preset with the options laid over it."""
-        given = {name: getattr(self, name) for name in _Choices._fields if getattr(self, name) is not None}
-        return _PRESETS[self.preset]._replace(**given)
+_BATCH = 16
+"""Questions of one batch of first answers."""
+_LOGITS = 2**27
+"""Logits that are held at once while answers are made again."""
 
 
 class Skipped(Exception):
@@ -172,16 +110,34 @@ class Ranked:
         return matched_by_activation(latents, self.scores["activation"], generator)
 
 
+class Rerun(NamedTuple):
+    """Answers to one question under several changes of its codes."""
+
+    texts: list[str]
+    """The answers."""
+    divergence: Tensor
+    """`Float64[Tensor, "change"]`: KL from the first change's distribution to each, nats, mean over the tokens of the
+    first answer, teacher-forced."""
+    begins: Tensor
+    """`Float64[Tensor, "change vocab"]`: log-probabilities of the first token."""
+
+
 @dataclass(frozen=True, eq=False)
 class Answering:
     """Asks a cell's model."""
 
     lm: LM
+    """The model."""
     dictionary: Dictionary
+    """What is spliced in."""
     config: AnsweringConfig
+    """How."""
     seed: int
+    """The cell's."""
     stops: frozenset[int]
+    """Tokens that end an answer."""
     shared: Shared
+    """Answers of the plain model are the same for all dictionaries of a run."""
 
     @classmethod
     def of(cls, setup: CellSetup, config: AnsweringConfig) -> Answering:
@@ -192,44 +148,54 @@ class Answering:
         )
         return cls(setup.lm, setup.dictionary, config, setup.seed, stops, setup.shared)
 
-    def questions(self) -> list[Asked]:
-        """The questions of the cell."""
+    def questions(self, count: int | None = None, *, told: bool = True) -> list[Asked]:
+        """The questions of the cell, or the first `count`; `told` as in `asked_questions`."""
+        count = self.config.questions if count is None else count
         form = self.config.choices().form
-        return asked_questions(self.lm, self.config.data, self.config.questions, self.seed, form=form)
+        return asked_questions(self.lm, self.config.data, count, self.seed, form=form, told=told)
 
-    def first_round(
-        self, questions: Sequence[Asked], done: Collection[str] = (), batch: int = 16
-    ) -> Iterator[Answer]:
+    def first_round(self, questions: Sequence[Asked], done: Collection[str] = ()) -> Iterator[Answer]:
         """Answers with nothing but the splice, in the order of the questions, without those that are done."""
-        for start in range(0, len(questions), batch):  # batches stay the same, so that cells share them
-            some = questions[start : start + batch]
+        # With the error kept, an unchanged splice is the model itself.
+        yield from self._answers(questions, done, plain=self.config.choices().keep_error)
+
+    def guesses(self, count: int, done: Collection[str] = ()) -> Iterator[Answer]:
+        """Answers of the plain model to the first questions without their contexts."""
+        yield from self._answers(self.questions(count, told=False), done, plain=True)
+
+    def _answers(self, questions: Sequence[Asked], done: Collection[str], *, plain: bool) -> Iterator[Answer]:
+        for start in range(0, len(questions), _BATCH):  # batches stay the same, so that cells share them
+            some = questions[start : start + _BATCH]
             if all(one.id in done for one in some):
                 continue
             asked = [one for one in some if self._fits(one)]
-            answers = {answer.asked.id: answer for answer in self._ask(asked)} if asked else {}
-            for one in (one for one in some if one.id not in done):
-                yield answers.get(one.id) or Answer(one, (), "", correct=False, unasked=_TOO_LONG)
+            outputs = dict(zip((one.id for one in asked), self._outputs(asked, plain=plain), strict=True))
+            for one in some:
+                if one.id in done:
+                    continue
+                if one.id not in outputs:
+                    yield Answer(one, (), "", correct=False, unasked=_TOO_LONG)
+                    continue
+                text = self.text(outputs[one.id])
+                correct = exact_match(text, one.answers) == 1.0
+                yield Answer(one, tuple(outputs[one.id]), text, correct)
 
     def _fits(self, asked: Asked) -> bool:
-        longest = len(asked.example.prompt) + self.config.max_new_tokens
+        longest = len(asked.example.prompt) + self.config.most_tokens
         return self.lm.window is None or longest <= self.lm.window
 
-    def _ask(self, some: Sequence[Asked]) -> Iterator[Answer]:
+    def _outputs(self, some: Sequence[Asked], *, plain: bool) -> list[list[int]]:
+        if not some:
+            return []
         prompts = [asked.example.prompt for asked in some]
-        most = self.config.max_new_tokens
+        most = self.config.most_tokens
 
-        def plain() -> list[list[int]]:
-            return self.lm.generate(prompts, max_new_tokens=most, stop_ids=self.stops).tokens
+        def run(edits: Sequence[Edit]) -> list[list[int]]:
+            return self.lm.generate(prompts, max_new_tokens=most, edits=edits, stop_ids=self.stops).tokens
 
-        if self.config.choices().keep_error:  # an unchanged splice is the model itself, for every dictionary
-            outputs = self.shared.once(f"answering:plain:{most}:{sha256_json(prompts)}", plain)
-        else:
-            edits = latent_edits(self.dictionary, [LatentChange.none()] * len(some), keep_error=False)
-            outputs = self.lm.generate(prompts, max_new_tokens=most, edits=edits, stop_ids=self.stops).tokens
-        for asked, output in zip(some, outputs, strict=True):
-            text = self.text(output)
-            correct = exact_match(text, asked.answers) == 1.0
-            yield Answer(asked, tuple(output), text, correct)
+        if plain:
+            return self.shared.once(f"answering:plain:{most}:{sha256_json(prompts)}", lambda: run([]))
+        return run(latent_edits(self.dictionary, [LatentChange.none()] * len(some), keep_error=False))
 
     def text(self, output: Sequence[int]) -> str:
         """The answer in an output."""
@@ -250,62 +216,70 @@ class Answering:
         if not spliced.codes.nnz:
             raise Skipped("no latent is active")
         scores = {one.name: one.scores(spliced)[0] for one in self._selectors()}
-        return Ranked(spliced, scores)
+        return Ranked(
+            spliced, {name: LatentScores(*(part.cpu() for part in one)) for name, one in scores.items()}
+        )
 
     def answers_under(
-        self,
-        answer: Answer,
-        changes: Sequence[LatentChange],
-        tokens: ChangedTokens,
-        batch: int = 40,
-    ) -> tuple[list[str], Tensor]:
+        self, answer: Answer, changes: Sequence[LatentChange], tokens: ChangedTokens, batch: int = 40
+    ) -> Rerun:
         """Answers to one question under changes of its codes.
 
         Args:
             answer: the question with its first answer.
-            changes: one for each new answer.
+            changes: one for each new answer; the first is what divergences are from.
             tokens: where codes are changed, see `EditLatents`.
-            batch: changes that are run side by side.
+            batch: changes that are run side by side, at most.
 
-        Returns:
-            The answers, and `Float64[Tensor, "change token+1 vocab"]`: log-probabilities before each token of the first
-            answer and behind the last, teacher-forced.
+        Raises:
+            Skipped: the question fills an attention window of the model.
         """
-        keep = self.config.choices().keep_error
-        prompt, draft = answer.asked.example.prompt, answer.output[: self.config.max_new_tokens]
-        first = self._first_site(answer)
-        if tokens == "all" and first.kind == "resid_post":
-            begun = self.lm.begin_below(prompt, draft, first, observed_sites(self.dictionary))
-        else:  # column 0 is never edited
-            same = latent_edits(self.dictionary, [LatentChange.none()], keep_error=keep)
-            begun = self.lm.begin_columns(prompt, draft, 1 if tokens == "all" else len(prompt) - 1, same)
+        keep, most = self.config.choices().keep_error, self.config.most_tokens
+        draft = answer.output[:most]
+        begun = self._begun(answer.asked.example.prompt, draft, tokens)
+        batch = max(1, min(batch, _LOGITS // ((len(draft) + 1) * self.lm.vocab_size)))
         texts: list[str] = []
-        found: list[Tensor] = []
+        parts: list[tuple[Tensor, Tensor]] = []
+        base: Tensor | None = None
         for start in range(0, len(changes), batch):
             some = changes[start : start + batch]
             run = self.lm.continue_begun(
                 begun,
                 len(some),
-                max_new_tokens=self.config.max_new_tokens,
+                max_new_tokens=most,
                 edits=latent_edits(self.dictionary, some, tokens=tokens, keep_error=keep),
                 stop_ids=self.stops,
             )
             assert run.draft_logits is not None
             texts += [self.text(output) for output in run.tokens]
-            found.append(run.draft_logits.double().log_softmax(dim=-1))
-        return texts, torch.cat(found)
+            logs = run.draft_logits.double().log_softmax(dim=-1)
+            base = logs[0] if base is None else base
+            parts.append((divergence(base, logs), logs[:, 0]))
+        return Rerun(texts, *(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def _first_site(self, answer: Answer) -> Site:
-        """The first site that is written on this question: with a router, the lowest that any of its tokens takes."""
+    def _begun(self, prompt: tuple[int, ...], draft: tuple[int, ...], tokens: ChangedTokens) -> Begun:
+        """The question with its first answer, run as far as all changes have it in common."""
         dictionary = self.dictionary
-        if not isinstance(dictionary, RouteSae):
-            return min(dictionary.writes)
-        ids = [*answer.asked.example.prompt, *answer.output[: self.config.max_new_tokens]]
-        batch = self.lm.batch([ids])
-        acts = self.lm.forward(batch, capture=dictionary.reads, logits=False).acts
-        route, _ = dictionary.route(dictionary.gather({site: value[0] for site, value in acts.items()}))
-        used: list[int] = route[1:].unique().tolist()
-        return min(dictionary.reads[index] for index in used)
+        first = min(dictionary.writes)
+        try:
+            if tokens == "all" and first.kind == "resid_post":
+                begun = self.lm.begin_below(prompt, draft, first, observed_sites(dictionary))
+                return begun.at(self._lowest(begun)) if isinstance(dictionary, RouteSae) else begun
+            same = latent_edits(
+                dictionary, [LatentChange.none()], keep_error=self.config.choices().keep_error
+            )
+            columns = 1 if tokens == "all" else len(prompt) - 1  # column 0 is never edited
+            return self.lm.begin_columns(prompt, draft, columns, same)
+        except UserError as error:
+            raise Skipped("fills the model's attention window") from error
+
+    def _lowest(self, begun: Begun) -> Site:
+        """The first site that any of a row's tokens is routed to."""
+        assert isinstance(self.dictionary, RouteSae)
+        acts = {site: value[0, 1:] for site, value in begun.observed.items()}
+        route, _ = self.dictionary.route(self.dictionary.gather(acts))
+        used: list[int] = route.unique().tolist()
+        return min(self.dictionary.reads[index] for index in used)
 
     def _example(self, answer: Answer) -> Example:
         """The prompt and the target tokens of the model's own answer."""
@@ -354,29 +328,14 @@ def distinct(changes: Sequence[LatentChange]) -> tuple[list[LatentChange], list[
     return kept, places
 
 
-def guess_rate(setup: CellSetup, config: AnsweringConfig, count: int) -> list[dict[str, Any]]:
-    """Items of kind "guess": questions asked of the plain model without their context, and whether it was right."""
-    form = config.choices().form
+def divergence(base: Tensor, logs: Tensor) -> Tensor:
+    """`Float64[Tensor, "change"]`: KL from a distribution to others, nats, mean over the tokens of an answer.
 
-    def ask() -> list[dict[str, Any]]:
-        asked = asked_questions(setup.lm, config.data, count, setup.seed, form=form, told=False)
-        stops = stop_ids(setup.lm, form)
-        items: list[dict[str, Any]] = []
-        for start in range(0, len(asked), 16):
-            some = asked[start : start + 16]
-            outputs = setup.lm.generate(
-                [one.example.prompt for one in some], max_new_tokens=config.max_new_tokens, stop_ids=stops
-            ).tokens
-            for one, output in zip(some, outputs, strict=True):
-                text = answer_text(setup.lm.tokenizer.decode(output, skip_special_tokens=True), form)
-                items.append(
-                    {
-                        "kind": "guess",
-                        "id": f"guess:{one.id}",
-                        "context": one.context,
-                        "correct": exact_match(text, one.answers) == 1.0,
-                    }
-                )
-        return items
-
-    return setup.shared.once(f"answering:guess:{config.data}:{form}:{count}:{setup.seed}", ask)
+    Args:
+        base: `Float64[Tensor, "token+1 vocab"]`: log-probabilities before each token and behind the last, which is left
+            out unless there is no other.
+        logs: `Float64[Tensor, "change token+1 vocab"]`.
+    """
+    last = max(1, len(base) - 1)
+    first, others = base[:last], logs[:, :last]
+    return (first.exp() * (first - others)).sum(dim=-1).clamp(min=0).mean(dim=1)

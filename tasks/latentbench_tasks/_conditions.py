@@ -7,18 +7,22 @@ difference on the same examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from latentbench.stats import Estimate
 from latentbench.store import Curve, CurvePoint, Metric
 from latentbench_tasks._by_context import mean_by_context
 
-__all__ = ["Comparison", "Score", "conditions_of", "share_metric", "summarise_conditions"]
+__all__ = ["Comparison", "Score", "share_metric", "short_sets", "summarise_conditions"]
 
 Examples = Sequence[dict[str, Any]]
 Condition = tuple[str, str]
 """Selector and side."""
+Count = int | str
+"""How many latents: a number, "50%", or "all"."""
 
 
 class Score(NamedTuple):
@@ -30,8 +34,8 @@ class Score(NamedTuple):
     """Its unit."""
     sign: float
     """1 if a larger value is a larger effect, -1 if a smaller one is."""
-    value: Callable[[dict[str, Any], dict[str, Any]], float]
-    """Of an example and one of its conditions."""
+    value: Callable[[dict[str, Any], dict[str, Any]], float | None]
+    """Of an example and one of its conditions; None where it is undefined."""
 
 
 class Comparison(NamedTuple):
@@ -43,142 +47,142 @@ class Comparison(NamedTuple):
     second: Condition
 
 
+class _Line(NamedTuple):
+    """One metric and the curve it is a point of."""
+
+    name: str
+    score: Score
+    place: Condition
+    """The condition whose counts are the curve's points."""
+    value: Callable[[dict[str, Any], Count], float | None]
+    """Of an example at a count."""
+    direction: Literal["higher", "none"]
+
+
 def summarise_conditions(
     examples: Examples,
     scores: dict[str, Score],
     comparisons: Sequence[Comparison],
-    headline: int | str,
+    headline: Count,
     shown: str,
     axis: str,
     rng: np.random.Generator,
 ) -> tuple[list[Metric], list[Curve]]:
-    """Metrics at one count, and curves over all of them.
+    """Metrics at one count, and the curves over all counts that they are points of.
 
     Args:
         examples: items with `context` and `conditions`, each of these with selector, side, k and n.
         scores: what is measured, by the first part of the metrics' names.
         comparisons: those whose conditions were both measured give gaps.
-        headline: the count of the metrics.
-        shown: the metric that the board shows.
+        headline: the count of the metrics; a condition with one count alone ("all") is taken at that.
+        shown: the metric that the board shows, unscored if there are no examples; "" for none.
         axis: what the count counts, for curves.
         rng: source of the bootstrap's draws.
     """
     metrics: list[Metric] = []
     curves: list[Curve] = []
-    conditions = conditions_of(examples)
-
-    def add(name: str, place: Condition, score: Score, value: _Value, direction: str) -> None:
-        found = [value(item, headline) for item in examples]
-        metrics.append(_metric(name, examples, found, score.unit, direction, rng, headline=name == shown))
-        curves.append(_curve(name, examples, place, value, score, axis, rng))
-
-    for name, score in scores.items():
-        for place in conditions:
-            whole = "_".join((name, *place))
-            add(whole, place, score, lambda item, k, p=place, s=score: _at(item, p, k, s), "none")  # type: ignore[misc]
-        for comparison in comparisons:
-            if {comparison.first, comparison.second} <= set(conditions):
-                add(
-                    f"{name}_gap_{comparison.name}",
-                    comparison.first,
-                    score,
-                    lambda item, k, c=comparison, s=score: gap(item, c, k, s),  # type: ignore[misc]
-                    "higher",
-                )
+    for line in _lines(examples, scores, comparisons):
+        found = {
+            k: mean_by_context(examples, [line.value(item, k) for item in examples], rng)
+            for k in _counts(examples, line.place)
+        }
+        at = found[headline] if headline in found else next(iter(found.values()))
+        metrics.append(_metric(line.name, at, line.score.unit, line.direction, headline=line.name == shown))
+        curves.append(_curve(line, examples, found, axis))
     if not examples and shown:
-        score = scores[shown.partition("_")[0]]
-        metrics.append(
-            _metric(shown, [], [], score.unit, "higher" if "_gap_" in shown else "none", rng, headline=True)
-        )
+        unit = scores[shown.partition("_")[0]].unit
+        direction: Literal["higher", "none"] = "higher" if "_gap_" in shown else "none"
+        metrics.append(_metric(shown, mean_by_context([], [], rng), unit, direction, headline=True))
     return metrics, curves
-
-
-def gap(item: dict[str, Any], comparison: Comparison, k: int | str, score: Score) -> float | None:
-    """How much more the first condition does to an example than the second; None if one was not measured."""
-    first, second = _at(item, comparison.first, k, score), _at(item, comparison.second, k, score)
-    return None if first is None or second is None else score.sign * (first - second)
-
-
-def conditions_of(examples: Examples) -> list[Condition]:
-    """Selectors and sides in the order of the items."""
-    return list(
-        dict.fromkeys((one["selector"], one["side"]) for item in examples for one in item["conditions"])
-    )
 
 
 def share_metric(name: str, items: Examples, values: Sequence[float], rng: np.random.Generator) -> Metric:
     """A share of examples that is shown and not ranked."""
-    return _metric(name, items, values, "share", "none", rng)
+    return _metric(name, mean_by_context(items, values, rng), "share", "none")
 
 
-_Value = Callable[[dict[str, Any], int | str], float | None]
+def short_sets(examples: Examples) -> int:
+    """Sets that hold fewer latents than a number asked for, because fewer have a positive score."""
+    return sum(
+        isinstance(one["k"], int) and one["n"] < one["k"] for item in examples for one in item["conditions"]
+    )
 
 
-def _at(item: dict[str, Any], condition: Condition, k: int | str, score: Score) -> float | None:
+def _lines(examples: Examples, scores: dict[str, Score], comparisons: Sequence[Comparison]) -> list[_Line]:
+    conditions = list(
+        dict.fromkeys((one["selector"], one["side"]) for item in examples for one in item["conditions"])
+    )
+    measured = [pair for pair in comparisons if {pair.first, pair.second} <= set(conditions)]
+    found = []
+    for name, score in scores.items():
+        found += [
+            _Line("_".join((name, *place)), score, place, partial(_at, condition=place, score=score), "none")
+            for place in conditions
+        ]
+        found += [
+            _Line(
+                f"{name}_gap_{pair.name}", score, pair.first, partial(_gap, pair=pair, score=score), "higher"
+            )
+            for pair in measured
+        ]
+    return found
+
+
+def _gap(item: dict[str, Any], k: Count, *, pair: Comparison, score: Score) -> float | None:
+    """How much more the first condition does to an example than the second; None if one was not measured."""
+    first = _at(item, k, condition=pair.first, score=score)
+    second = _at(item, k, condition=pair.second, score=score)
+    return None if first is None or second is None else score.sign * (first - second)
+
+
+def _at(item: dict[str, Any], k: Count, *, condition: Condition, score: Score) -> float | None:
     for one in item["conditions"]:
-        if (one["selector"], one["side"]) == condition and one["k"] in (k, "all"):
+        if (one["selector"], one["side"], one["k"]) == (*condition, k):
             return score.value(item, one)
     return None
 
 
 def _metric(
-    name: str,
-    items: Examples,
-    values: Sequence[float | None],
-    unit: str,
-    direction: str,
-    rng: np.random.Generator,
-    *,
-    headline: bool = False,
+    name: str, found: Estimate, unit: str, direction: Literal["higher", "none"], *, headline: bool = False
 ) -> Metric:
     return Metric.from_estimate(
         name,
-        mean_by_context(items, values, rng),
+        found,
         resampling_unit="context",
         unit=unit,
-        direction=direction,  # type: ignore[arg-type]
+        direction=direction,
         note="mean over examples; gaps are differences on the same examples",
         headline=headline,
     )
 
 
-def _curve(
-    name: str,
-    examples: Examples,
-    place: Condition,
-    value: _Value,
-    score: Score,
-    axis: str,
-    rng: np.random.Generator,
-) -> Curve:
-    points = []
-    for k in _counts(examples, place):
-        found = mean_by_context(examples, [value(item, k) for item in examples], rng)
-        x = _size(examples, place, k)
-        points.append(CurvePoint(x=x, value=found.value, low=found.low, high=found.high))
+def _curve(line: _Line, examples: Examples, found: dict[Count, Estimate], axis: str) -> Curve:
     return Curve(
-        name=name,
+        name=line.name,
         x_name=f"{axis}; the last point is half of the latents active at the last token",
         x_unit="latents",
-        unit=score.unit,
-        points=points,
-        note=f"{score.title}, mean over examples; bootstrap over contexts",
+        unit=line.score.unit,
+        points=[
+            CurvePoint(x=_size(examples, line.place, k), value=one.value, low=one.low, high=one.high)
+            for k, one in found.items()
+        ],
+        note=f"{line.score.title}, mean over examples; bootstrap over contexts",
     )
 
 
-def _counts(examples: Examples, place: Condition) -> list[int | str]:
+def _counts(examples: Examples, place: Condition) -> list[Count]:
     found = dict.fromkeys(
         one["k"] for item in examples for one in item["conditions"] if (one["selector"], one["side"]) == place
     )
     return sorted(found, key=lambda k: (isinstance(k, str), k if isinstance(k, int) else 0))
 
 
-def _size(examples: Examples, place: Condition, k: int | str) -> float:
+def _size(examples: Examples, place: Condition, k: Count) -> float:
     """Where a count stands on the axis: the mean number of latents that were chosen."""
     sizes = [
         one["n"]
         for item in examples
         for one in item["conditions"]
-        if (one["selector"], one["side"]) == place and one["k"] == k
+        if (one["selector"], one["side"], one["k"]) == (*place, k)
     ]
     return float(np.mean(sizes))

@@ -6,15 +6,27 @@ import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from latentbench.data import Question, Sheet, fact_sheets, load_squad, squad_from_hub
 from latentbench.errors import UserError
-from latentbench.identity import sha256_text
+from latentbench.identity import sha256_file, sha256_text
 from latentbench.lm import LM
+from latentbench.run import TaskConfig
 from latentbench.selectors import Example
 
-__all__ = ["HUB_SQUAD", "Asked", "Form", "answer_text", "asked_questions", "prompt_text", "stop_ids"]
+__all__ = [
+    "HUB_SQUAD",
+    "Asked",
+    "Form",
+    "QuestionsConfig",
+    "answer_text",
+    "asked_questions",
+    "prompt_text",
+    "stop_ids",
+]
 
 Form = Literal["few-shot", "brackets"]
 """How questions are asked.
@@ -29,6 +41,35 @@ HUB_SQUAD = "rajpurkar/squad"
 _SHOTS = 2
 _SHOWN_SEED = 999
 _IN_BRACKETS = re.compile(r"\[+([^\[\]]*)\]")
+
+
+class QuestionsConfig(TaskConfig):
+    """Where questions come from."""
+
+    data: str = "fact-sheets"
+    """"fact-sheets", "rajpurkar/squad" (as the hub has it on the day), or the path of a file in SQuAD's format."""
+    data_sha256: str | None = None
+    """Of that file, filled in; None without one. Another file under the same name is another measurement."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hashed(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("data", "fact-sheets") in ("fact-sheets", HUB_SQUAD):
+            return given
+        path = Path(str(given["data"]))
+        if not path.is_file():
+            return given  # said where it is read: a stored configuration must load where its file is not
+        found, wanted = sha256_file(path), given.get("data_sha256")
+        if wanted not in (None, found):
+            raise ValueError(f"{path} has the sha256 {found}, and data_sha256 says {wanted}: it was changed")
+        return {**given, "data_sha256": found}
+
+    @model_serializer(mode="wrap")
+    def _without_an_empty_hash(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        made: dict[str, Any] = handler(self)
+        if self.data_sha256 is None:
+            del made["data_sha256"]
+        return made
 
 
 class Asked(NamedTuple):
@@ -65,7 +106,7 @@ def asked_questions(
         shown = fact_sheets(1, seed=_SHOWN_SEED, questions=_SHOTS, attributes=1)[0]
         sheets = fact_sheets(count, seed=seed)
     else:
-        several = load_squad(squad_from_hub() if source == HUB_SQUAD else Path(source))
+        several = load_squad(squad_from_hub(HUB_SQUAD) if source == HUB_SQUAD else Path(source))
         random.Random(f"questions/{seed}").shuffle(several)
         shown, sheets = several[0], several[1:]
     asked = [

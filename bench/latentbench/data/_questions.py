@@ -103,7 +103,7 @@ def load_squad(path: Path) -> list[Sheet]:
     return sheets
 
 
-def squad_from_hub(repository: str = "rajpurkar/squad") -> Path:
+def squad_from_hub(repository: str) -> Path:
     """The validation split of a SQuAD data set on the hub, in the hub's own cache.
 
     Raises:

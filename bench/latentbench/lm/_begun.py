@@ -46,6 +46,13 @@ class Begun(NamedTuple):
             return new_cache(lm), None if self.shadow is None else _copies(self.shadow, copies)
         return _copies(self.cache, copies), None if self.shadow is None else _copies(self.shadow, copies)
 
+    def at(self, site: Site) -> Begun:
+        """The same row begun at a later site, one of those that are observed.
+
+        Edits before it must leave the row's own columns as they are.
+        """
+        return self._replace(site=site, hidden=self.observed[site])
+
     def fill(self, cache: Any, copies: int) -> None:
         """Put in what the blocks up to `site` keep, once the blocks behind it have run."""
         assert self.site is not None

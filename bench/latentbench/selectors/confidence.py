@@ -6,7 +6,6 @@ is C_k raised less C_k as it is. No data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from latentbench.adapters import Dictionary
 from latentbench.lm import LM
 from latentbench.selectors._selector import LatentScores
-from latentbench.selectors._steered import PREFIX, raised_logits
+from latentbench.selectors._steered import PREFIX, prompt_ids, raised_logits
 
 __all__ = ["DeltaConfidence"]
 
@@ -33,22 +32,19 @@ class DeltaConfidence:
     """Whether the other latents keep their activation there; the paper sets them to zero."""
     absolute: bool = True
     """Whether the sign is dropped."""
-    prompt: str = PREFIX
-    """The neutral prompt."""
+    prompt: str | tuple[int, ...] = PREFIX
+    """The neutral prompt, as a text or in token ids."""
     name: str = "delta_confidence"
     """Name in results."""
 
-    def scores(
-        self, lm: LM, dictionary: Dictionary, latents: Tensor, prompt: Sequence[int] | None = None
-    ) -> LatentScores:
+    def scores(self, lm: LM, dictionary: Dictionary, latents: Tensor) -> LatentScores:
         """Scores of some latents, a pass of one token for each; arguments and errors as in `OutputScore.scores`."""
-        ids = prompt if prompt is not None else lm.tokenize([self.prompt], max_tokens=64)[0]
-        found: list[Tensor] = []
-        for piece in latents.split(256):
-            run = raised_logits(lm, dictionary, ids, piece, factor=self.factor, others=self.others)
+        found = [torch.zeros(0, dtype=torch.float64)]
+        ids = prompt_ids(lm, self.prompt)
+        for run in raised_logits(lm, dictionary, ids, latents, factor=self.factor, others=self.others):
             change = self._confidence(run.raised) - self._confidence(run.base[None])
             found.append((change.abs() if self.absolute else change).cpu())
-        return LatentScores(latents, torch.cat(found) if found else torch.zeros(0, dtype=torch.float64))
+        return LatentScores(latents, torch.cat(found))
 
     def _confidence(self, logits: Tensor) -> Tensor:
         """`Float64[Tensor, "row"]`."""

@@ -6,7 +6,6 @@ and l* the likeliest of them, P = (1 - rank(l*) / vocabulary) p(l*); the score i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from latentbench.adapters import Dictionary
 from latentbench.lm import LM
 from latentbench.selectors._selector import LatentScores
-from latentbench.selectors._steered import PREFIX, raised_logits
+from latentbench.selectors._steered import PREFIX, prompt_ids, raised_logits
 from latentbench.selectors.vocabulary import promoted_tokens
 
 __all__ = ["OutputScore"]
@@ -31,35 +30,31 @@ class OutputScore:
     """Tokens of the logit-lens set."""
     subtract_base: bool = True
     """Whether the score without a change is taken off; the paper's filter uses the raised score alone."""
-    prompt: str = PREFIX
-    """The neutral prompt."""
+    prompt: str | tuple[int, ...] = PREFIX
+    """The neutral prompt, as a text or in token ids."""
     name: str = "output_score"
     """Name in results."""
 
-    def scores(
-        self, lm: LM, dictionary: Dictionary, latents: Tensor, prompt: Sequence[int] | None = None
-    ) -> LatentScores:
+    def scores(self, lm: LM, dictionary: Dictionary, latents: Tensor) -> LatentScores:
         """Scores of some latents, a pass of one token for each.
 
         Args:
             lm: the model.
             dictionary: the dictionary.
             latents: `Int64[Tensor, "latent"]`, ascending.
-            prompt: token ids in place of `prompt`'s.
 
         Raises:
             UserError: no latent is active at the prompt's end, or the model has no tokenizer for the prompt.
         """
-        ids = prompt if prompt is not None else lm.tokenize([self.prompt], max_tokens=64)[0]
-        found: list[Tensor] = []
-        for piece in latents.split(256):  # [latent, vocab] of all at once would be large
-            run = raised_logits(lm, dictionary, ids, piece, factor=self.factor, others="kept")
-            own = promoted_tokens(lm, dictionary, piece, self.tokens).to(run.base.device)
+        found = [torch.zeros(0, dtype=torch.float64)]
+        ids = prompt_ids(lm, self.prompt)
+        for run in raised_logits(lm, dictionary, ids, latents, factor=self.factor, others="kept"):
+            own = promoted_tokens(lm, dictionary, run.latents, self.tokens).to(run.base.device)
             scores = _success(run.raised, own)
             if self.subtract_base:
                 scores = scores - _success(run.base.expand_as(run.raised), own)
             found.append(scores.cpu())
-        return LatentScores(latents, torch.cat(found) if found else torch.zeros(0, dtype=torch.float64))
+        return LatentScores(latents, torch.cat(found))
 
 
 def _success(logits: Tensor, own: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Steering target atoms (STA): latents that are both stronger and more frequent on wanted texts.
 
 Source: Wang et al., GitHub zjunlp/EasyEdit, vector generator "sta": a latent is kept if the differences of mean
-activation and of frequency have one sign and both are among the largest; its score is the difference of means.
+activation and of frequency have one sign, and each is among the largest, of all latents and of those that agree; its
+score is the difference of means.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class TargetAtoms:
     """Difference of mean activation where strength and frequency agree, else 0."""
 
     trim: float = 0.65
-    """Share of the latents, by size of each difference, that is left out."""
+    """Share of the latents, by size of each difference, that is left out; the default is EasyEdit's."""
     name: str = "target_atoms"
     """Name in results."""
 
@@ -32,12 +33,13 @@ class TargetAtoms:
         strength = values[chosen].mean(dim=0) - values[~chosen].mean(dim=0)
         active = (values != 0).double()
         frequency = active[chosen].mean(dim=0) - active[~chosen].mean(dim=0)
-        kept = self._large(strength) & self._large(frequency) & (strength.sign() == frequency.sign())
+        agreed = torch.where(strength.sign() == frequency.sign(), frequency, 0.0)
+        kept = self._large(strength) & self._large(agreed) & (agreed != 0)
         return LatentScores(
             torch.arange(pooled.shape[1], device=pooled.device), torch.where(kept, strength, 0.0)
         )
 
     def _large(self, values: Tensor) -> Tensor:
-        """`Bool[Tensor, "latent"]`: those in the top (1 - trim) by size."""
-        count = max(1, round(len(values) * (1 - self.trim)))
-        return values.abs() >= values.abs().topk(count).values[-1]
+        """`Bool[Tensor, "latent"]`: those at least as large as the one at the share's end."""
+        ordered = values.abs().sort(descending=True).values
+        return values.abs() >= ordered[min(int((1 - self.trim) * len(values)), len(values) - 1)]

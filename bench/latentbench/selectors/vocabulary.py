@@ -21,7 +21,9 @@ __all__ = ["VocabularyProjection", "promoted_tokens"]
 
 def promoted_tokens(lm: LM, dictionary: Dictionary, latents: Tensor, count: int = 20) -> Tensor:
     """`Int64[Tensor, "latent count"]`: the tokens that each latent's direction promotes most, the first one first."""
-    return direction_logits(lm, dictionary, latents).topk(min(count, lm.vocab_size), dim=1).indices
+    count = min(count, lm.vocab_size)
+    found = [logits.topk(count, dim=1).indices for logits in direction_logits(lm, dictionary, latents)]
+    return torch.cat(found) if found else torch.zeros(0, count, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,19 @@ class VocabularyProjection:
         """See `Selector.scores`; each latent's logits are centred and divided by their spread over the vocabulary."""
         codes, rows = spliced.codes, spliced.rows
         latents = torch.unique(codes.latents)
-        logits = direction_logits(spliced.lm, spliced.dictionary, latents.cpu())
-        scaled = (logits - logits.mean(dim=1, keepdim=True)) / logits.std(dim=1, keepdim=True)
+        targets = sorted({token for wanted in spliced.wanted for token in wanted})
+        scaled = torch.cat(
+            [
+                (logits[:, targets] - logits.mean(dim=1, keepdim=True)) / logits.std(dim=1, keepdim=True)
+                for logits in direction_logits(spliced.lm, spliced.dictionary, latents.cpu())
+            ]
+            or [torch.zeros(0, len(targets))]
+        )
         found = []
         for row, wanted in enumerate(spliced.wanted):
             mine = torch.unique(codes.latents[rows[codes.rows()] == row])
-            place = torch.searchsorted(latents, mine).cpu()
-            found.append(
-                LatentScores(mine, scaled[place][:, list(wanted)].mean(dim=1).double().to(mine.device))
-            )
+            place = torch.searchsorted(latents, mine).to(scaled.device)
+            columns = [targets.index(token) for token in wanted]
+            scores = scaled[place][:, columns].mean(dim=1).double()
+            found.append(LatentScores(mine, scores.to(mine.device)))
         return found

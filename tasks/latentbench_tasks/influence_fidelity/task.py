@@ -35,17 +35,15 @@ from latentbench.selectors import (
     TargetTokens,
     splice,
 )
-from latentbench_tasks._questions import Asked, asked_questions
+from latentbench_tasks._questions import Asked, QuestionsConfig, asked_questions
 from latentbench_tasks.influence_fidelity.metrics import summarise
 
 __all__ = ["InfluenceFidelityConfig", "InfluenceFidelityTask"]
 
 
-class InfluenceFidelityConfig(TaskConfig):
+class InfluenceFidelityConfig(QuestionsConfig):
     """Options of the fidelity of influence."""
 
-    data: str = "fact-sheets"
-    """"fact-sheets", "rajpurkar/squad", or the path of a file in the format of SQuAD 1.1."""
     examples: int = Field(default=50, gt=0)
     """Questions."""
     latents: int = Field(default=64, ge=4)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from latentbench.store import Curve, Metric
-from latentbench_tasks._conditions import Comparison, Score, summarise_conditions
+from latentbench_tasks._conditions import Comparison, Score, short_sets, summarise_conditions
 from latentbench_tasks._squad import exact_match, token_f1
 
 __all__ = ["summarise"]
@@ -16,11 +16,11 @@ __all__ = ["summarise"]
 _SCORES = {
     "em": Score("exact match", "share", 1, lambda item, one: exact_match(one["text"], item["answers"])),
     "f1": Score("token F1", "share", 1, lambda item, one: token_f1(one["text"], item["answers"])),
-    "first": Score("other answer begun", "share", 1, lambda _item, one: float(one["first"])),
+    "first": Score("other answer begun", "share", 1, lambda _item, one: one["first"]),
     "own": Score(
         "own answer kept", "share", -1, lambda item, one: exact_match(one["text"], item["own_answers"])
     ),
-    "shift": Score("rise of the other answer", "nats", 1, lambda _item, one: float(one["shift"])),
+    "shift": Score("rise of the other answer", "nats", 1, lambda _item, one: one["shift"]),
 }
 _COMPARISONS = (
     Comparison("equal", ("gradsae", "top"), ("gradsae", "bottom")),
@@ -54,6 +54,7 @@ def summarise(
         "pairs": len(pairs),
         "contexts": len({item["context"] for item in pairs}),
         "skipped": len(skipped),
+        "sets with fewer latents than asked for": short_sets(pairs),
     }
     for reason in sorted({item["reason"] for item in skipped}):
         counts[f"skipped: {reason}"] = sum(item["reason"] == reason for item in skipped)

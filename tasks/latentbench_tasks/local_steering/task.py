@@ -3,9 +3,9 @@
 Source: GradSAE, arXiv 2505.08080, section 4.2. Two questions on one context, both answered correctly: while the first
 is answered, its own K highest (or lowest) latents are set to zero and those of the other question are set to a value;
 the output is scored against the other question's answer. Beyond the paper: random latents as a control, and the
-exchange of all latents of the last token as the most that any set could reach; the first token alone, since what is
-injected into generated tokens too is said again and again; and the shift of the other answer's first token in log-
-probability, which moves long before an answer does. Pairs that share an answer are left out and counted.
+exchange of all latents of the last token for scale; the first token alone, since what is injected into generated
+tokens too is said again and again; and the shift of the other answer's first token in log-probability, which moves
+long before an answer does. Pairs that share an answer are left out and counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from torch import Tensor
 
 from latentbench.adapters import ChangedTokens, LatentChange
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig
-from latentbench_tasks._answering import Answer, Answering, AnsweringConfig, Preset, Ranked, Skipped, distinct
+from latentbench_tasks._answering import (
+    Answer,
+    Answering,
+    Ranked,
+    Rerun,
+    Skipped,
+    distinct,
+)
+from latentbench_tasks._answering_config import AnsweringConfig, Preset
 from latentbench_tasks._squad import normalised_answer
 from latentbench_tasks.local_steering.metrics import summarise
 
@@ -130,21 +138,24 @@ class LocalSteeringTask(Task):
         mine, its = ranked[asked.id], ranked[other.asked.id]
         sets = self._swaps(mine, its)
         changes, places = distinct([LatentChange.none(), *(one["change"] for one in sets)])
-        texts, logs = answering.answers_under(answer, changes, self.config.manner().tokens)
-        first = logs[:, 0, other.output[0]]
+        try:
+            rerun = answering.answers_under(answer, changes, self.config.manner().tokens)
+        except Skipped as error:
+            return {"kind": "skipped", **base, "reason": str(error)}
+        # In the form with brackets an output begins with other words than the answer.
+        wanted = other.output[0] if self.config.choices().form == "few-shot" else None
         return {
             "kind": "example",
             **base,
             "other": other.asked.id,
             "answers": list(other.asked.answers),
             "own_answers": list(asked.answers),
-            "text": texts[places[0]],
+            "text": rerun.texts[places[0]],
             "conditions": [
                 {
                     **{name: value for name, value in one.items() if name != "change"},
-                    "text": texts[place],
-                    "first": bool(logs[place, 0].argmax() == other.output[0]),
-                    "shift": float(f"{float(first[place] - first[places[0]]):.6g}"),
+                    "text": rerun.texts[place],
+                    **_beginning(rerun, places[0], place, wanted),
                 }
                 for one, place in zip(sets, places[1:], strict=True)
             ],
@@ -160,7 +171,7 @@ class LocalSteeringTask(Task):
                     into = its.top(selector, k) if side == "top" else its.bottom(selector, k)
                     change = LatentChange(out, into, self._values(its, selector, into))
                     found.append(_swap(selector, side, k, change))
-        everything = LatentChange(torch.unique(mine.codes.latents), *_last_codes(its))
+        everything = LatentChange(torch.unique(mine.codes.latents).cpu(), *_last_codes(its))
         found.append(_swap("everything", "top", "all", everything))
         return found
 
@@ -193,12 +204,23 @@ def _swap(selector: str, side: str, k: int | str, change: LatentChange) -> dict[
     return {"selector": selector, "side": side, "k": k, "n": len(change.put), "change": change}
 
 
+def _beginning(rerun: Rerun, base: int, place: int, wanted: int | None) -> dict[str, Any]:
+    """Whether the other answer's first token is the likeliest, and how its log-probability changed, in nats."""
+    if wanted is None:
+        return {"first": None, "shift": None}
+    shift = rerun.begins[place, wanted] - rerun.begins[base, wanted]
+    return {
+        "first": bool(rerun.begins[place].argmax() == wanted),
+        "shift": float(f"{float(shift):.6g}"),
+    }
+
+
 def _last_codes(ranked: Ranked) -> tuple[Tensor, Tensor]:
     """Latents and values on the prompt's last token."""
     codes, example = ranked.codes, ranked.spliced
     place = codes.n_tokens - len(example.wanted[0])
     start, end = codes.offsets[place : place + 2].tolist()
-    return codes.latents[start:end], codes.values[start:end]
+    return codes.latents[start:end].cpu(), codes.values[start:end].cpu()
 
 
 def _mean_where_active(ranked: Ranked, latents: Tensor) -> Tensor:

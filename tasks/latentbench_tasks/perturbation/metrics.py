@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from latentbench.store import Curve, Metric
-from latentbench_tasks._conditions import Comparison, Score, share_metric, summarise_conditions
+from latentbench_tasks._conditions import Comparison, Score, share_metric, short_sets, summarise_conditions
 from latentbench_tasks._squad import exact_match, token_f1
 
 __all__ = ["summarise"]
@@ -55,12 +55,10 @@ def summarise(
     guesses = [item for item in ordered if item["kind"] == "guess"]
     if guesses:
         metrics.append(share_metric("guessed", guesses, [float(item["correct"]) for item in guesses], rng))
-    return metrics, curves, _counts(asked, kept, headline)
+    return metrics, curves, _counts(asked, kept)
 
 
-def _counts(
-    asked: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]], headline: int | str
-) -> dict[str, int]:
+def _counts(asked: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]]) -> dict[str, int]:
     skipped = [item for item in asked if item["kind"] == "skipped"]
     counts = {
         "questions": len(asked),
@@ -68,12 +66,9 @@ def _counts(
         "contexts": len({item["context"] for item in kept}),
         "skipped": len(skipped),
         "unfiltered": sum(item["unfiltered"] for item in asked),
+        "sets with fewer latents than asked for": short_sets(kept),
         "answers that rounding changed": sum(item["again"] != item["text"] for item in kept),
     }
     for reason in sorted({item["reason"] for item in skipped}):
         counts[f"skipped: {reason}"] = sum(item["reason"] == reason for item in skipped)
-    if isinstance(headline, int):
-        counts["sets with fewer latents than asked for"] = sum(
-            one["k"] == headline and one["n"] < headline for item in kept for one in item["conditions"]
-        )
     return counts

@@ -10,24 +10,22 @@ tokens of the first answer, which moves long before an answer does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from latentbench.adapters import LatentChange
+from latentbench.adapters import ChangedTokens, LatentChange
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig
 from latentbench_tasks._answering import (
     Answer,
     Answering,
-    AnsweringConfig,
     Ranked,
     Skipped,
     distinct,
-    guess_rate,
 )
+from latentbench_tasks._answering_config import AnsweringConfig
 from latentbench_tasks.perturbation.metrics import summarise
 
 __all__ = ["PerturbationConfig", "PerturbationTask"]
@@ -36,9 +34,9 @@ __all__ = ["PerturbationConfig", "PerturbationTask"]
 class PerturbationConfig(AnsweringConfig):
     """Options of the perturbation task."""
 
-    tokens: Literal["all", "last"] = "all"
-    """Where latents are set to zero: on all tokens, as the paper has it, or on the prompt's last token and every
-    generated one."""
+    tokens: ChangedTokens = "all"
+    """Where latents are set to zero: on "all" tokens, as the paper has it, on the prompt's "last" token and every
+    generated one, or on the prompt's last token alone ("prompt_last")."""
     low_sets: tuple[str, ...] = ("activation", "gradsae")
     """Selectors whose lowest latents are set to zero as well."""
     matched: str = "gradsae"
@@ -60,10 +58,15 @@ class PerturbationTask(Task):
     def measure(self, setup: CellSetup, items: list[Item]) -> Iterator[Item]:
         """An item for every question that is not there yet."""
         done = {item["id"] for item in items}
-        for guess in guess_rate(setup, self.config, self.config.guesses) if self.config.guesses else []:
-            if guess["id"] not in done:
-                yield guess
         answering = Answering.of(setup, self.config)
+        guessed = {name.removeprefix("guess:") for name in done if name.startswith("guess:")}
+        for guess in answering.guesses(self.config.guesses, guessed):
+            yield {
+                "kind": "guess",
+                "id": f"guess:{guess.asked.id}",
+                "context": guess.asked.context,
+                "correct": guess.correct,
+            }
         questions = answering.questions()
         places = {asked.id: place for place, asked in enumerate(questions)}
         for answer in answering.first_round(questions, done):
@@ -85,27 +88,26 @@ class PerturbationTask(Task):
             return {"kind": "wrong", **base}
         try:
             ranked = answering.rank(answer)
+            sets = self._sets(ranked, answer.asked.id)
+            changes, places = distinct(
+                [LatentChange.none(), *(LatentChange.zeroed(one["latents"]) for one in sets)]
+            )
+            rerun = answering.answers_under(answer, changes, self.config.tokens)
         except Skipped as error:
             return {"kind": "skipped", **base, "reason": str(error)}
-        sets = self._sets(ranked, answer.asked.id)
-        changes, places = distinct(
-            [LatentChange.none(), *(LatentChange.zeroed(one["latents"]) for one in sets)]
-        )
-        texts, logs = answering.answers_under(answer, changes, self.config.tokens)
-        divergence = _divergence(logs)
         conditions = [
             {
                 **{name: value for name, value in one.items() if name != "latents"},
                 "n": len(one["latents"]),
-                "text": texts[place],
-                "kl": float(f"{float(divergence[place]):.6g}"),
+                "text": rerun.texts[place],
+                "kl": float(f"{float(rerun.divergence[place]):.6g}"),
             }
             for one, place in zip(sets, places[1:], strict=True)
         ]
         return {
             "kind": "example",
             **base,
-            "again": texts[places[0]],
+            "again": rerun.texts[places[0]],
             "correct": answer.correct,
             "active": len(ranked.scores["activation"].latents),
             "active_last": int(ranked.codes.counts()[-1]),
@@ -138,11 +140,3 @@ class PerturbationTask(Task):
 
 def _set(selector: str, side: str, k: int | str, latents: Tensor) -> dict[str, Any]:
     return {"selector": selector, "side": side, "k": k, "latents": latents}
-
-
-def _divergence(logs: Tensor) -> Tensor:
-    """`Float64[Tensor, "change"]`: KL(first change ‖ each) in nats, mean over the tokens of the first answer."""
-    first = logs[:1, :-1] if logs.shape[1] > 1 else logs[:1]
-    others = logs[:, :-1] if logs.shape[1] > 1 else logs
-    each = (first.exp() * (first - others)).sum(dim=-1)
-    return torch.clamp(each, min=0).mean(dim=1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
 from latentbench.store import ResultsFolder, load_records
+from latentbench_leaderboard.pages import filled, markdown_table, page_main
 
 STUDIES = sorted((Path(__file__).parents[3] / "leaderboard" / "results").iterdir())
 
@@ -23,14 +25,27 @@ def test_records_are_sound_and_hold_no_texts(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: str(folder.name))
 def test_the_page_shows_the_records(folder: Path) -> None:
-    study = runpy.run_path(str(folder / "tables.py"))
+    (script,) = folder.glob("tables_*.py")
     page = (folder / "README.md").read_text(encoding="utf-8")
-    assert study["filled"](page, study["tables"]()) == page
+    assert filled(page, runpy.run_path(str(script))["tables"]()) == page
 
 
-def test_a_changed_record_shows_in_the_tables(tmp_path: Path) -> None:
-    study = runpy.run_path(str(STUDIES[0] / "tables.py"))
+def test_a_changed_record_shows_in_the_tables() -> None:
     page = "<!-- table a -->\n\n| old |\n| --- |\n\nText.\n"
-    assert study["filled"](page, {"a": "| new |"}) == "<!-- table a -->\n\n| new |\n\nText.\n"
+    assert filled(page, {"a": "| new |"}) == "<!-- table a -->\n\n| new |\n\nText.\n"
     with pytest.raises(ValueError, match="no place for table 'b'"):
-        study["filled"](page, {"b": "| new |"})
+        filled(page, {"b": "| new |"})
+
+
+def test_a_script_prints_its_tables_or_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("<!-- table a -->\n\n", encoding="utf-8")
+    table = markdown_table(["x", "y"], [["1", "2"]])
+    monkeypatch.setattr(sys, "argv", ["tables"])
+    page_main(tmp_path, lambda: {"a": table}, "")
+    assert capsys.readouterr().out == "\na\n\n| x | y |\n| --- | --- |\n| 1 | 2 |\n"
+    monkeypatch.setattr(sys, "argv", ["tables", "--write"])
+    page_main(tmp_path, lambda: {"a": table}, "")
+    assert page.read_text(encoding="utf-8") == f"<!-- table a -->\n\n{table}\n"

@@ -146,6 +146,20 @@ def test_edits_before_the_begun_site_act_on_generated_tokens(
     )
 
 
+def test_a_row_can_begin_later_where_its_own_columns_stay_as_they_are(
+    llama: LM, rows: list[list[int]], draw: Draw
+) -> None:
+    later, edits = (
+        Site("resid_post", 2),
+        [AddVector(Site("resid_post", 2), draw(COPIES, llama.d_model, seed=3) * 3)],
+    )
+    begun = llama.begin_below(rows[0], [], SITE, observe=[later])
+    wanted = from_start(llama, rows[0], list(edits))
+    assert len({tuple(row) for row in wanted}) > 1
+    found = llama.continue_begun(begun.at(later), COPIES, max_new_tokens=NEW, edits=edits, stop_ids=())
+    assert found.tokens == wanted
+
+
 def test_rows_are_begun_at_the_output_of_a_block(llama: LM, rows: list[list[int]]) -> None:
     with pytest.raises(UserError, match="resid_post site"):
         llama.begin_below(rows[0], [], Site("mlp_out", 1))

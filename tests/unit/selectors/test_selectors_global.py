@@ -31,7 +31,7 @@ from latentbench.testing import random_routesae, random_sae, toy_lm
 
 torch.set_num_threads(1)  # toy tensors: threads would only wait for each other
 F64 = torch.float64
-PROMPT = [5, 9, 11, 3, 20, 7]
+PROMPT = (5, 9, 11, 3, 20, 7)
 SITE = Site("resid_post", 1)
 ALL = torch.arange(48)
 
@@ -96,6 +96,15 @@ def test_target_atoms_agree_in_strength_and_frequency() -> None:
     found = TargetAtoms(trim=0.25).scores(pooled, labels).scores
     # 1 is stronger but rarer on wanted texts; 2 differs in neither
     assert found.tolist() == [4.0, 0.0, 0.0, -3.0]
+    assert TargetAtoms(trim=1.0).scores(pooled, labels).scores.tolist() == [4.0, 0.0, 0.0, 0.0]
+
+
+def test_target_atoms_rank_frequencies_among_those_that_agree() -> None:
+    """A latent whose frequency disagrees takes no place from one that agrees."""
+    labels = torch.tensor([True, True, False, False])
+    pooled = torch.tensor([[9.0, 3.0], [0.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    # both differ by a half in frequency, the first one against its strength
+    assert TargetAtoms(trim=0.5).scores(pooled, labels).scores.tolist() == [0.0, 1.5]
 
 
 @pytest.mark.parametrize("selector", [MeanDifference(), Auroc(), TargetAtoms(), OutcomeCorrelation()])
@@ -150,8 +159,8 @@ def raised(lm: LM, dictionary: Dictionary, latent: int, factor: float) -> tuple[
 def test_output_score_is_rank_times_probability_of_a_latent_s_own_tokens(
     lm: LM, dictionary: Dictionary
 ) -> None:
-    selector = OutputScore(factor=3.0, tokens=4)
-    found = selector.scores(lm, dictionary, ALL, PROMPT).scores
+    selector = OutputScore(factor=3.0, tokens=4, prompt=PROMPT)
+    found = selector.scores(lm, dictionary, ALL).scores
     for latent in (0, 17, 47):
         own = promoted_tokens(lm, dictionary, torch.tensor([latent]), 4)[0]
         parts = []
@@ -160,21 +169,21 @@ def test_output_score_is_rank_times_probability_of_a_latent_s_own_tokens(
             best = shares[own].max()
             parts.append((1 - int((shares > best).sum()) / len(shares)) * best)
         assert found[latent] == pytest.approx(float(parts[1] - parts[0]), abs=1e-6)
-    plain = OutputScore(factor=0.0, tokens=4).scores(lm, dictionary, ALL, PROMPT).scores
+    plain = OutputScore(factor=0.0, tokens=4, prompt=PROMPT).scores(lm, dictionary, ALL).scores
     assert plain.abs().max() < 1e-9
 
 
 def test_delta_confidence_is_the_change_of_the_largest_log_probabilities(
     lm: LM, dictionary: Dictionary
 ) -> None:
-    kept = DeltaConfidence(k=3, factor=3.0, others="kept", absolute=False)
-    found = kept.scores(lm, dictionary, ALL, PROMPT).scores
+    kept = DeltaConfidence(k=3, factor=3.0, others="kept", absolute=False, prompt=PROMPT)
+    found = kept.scores(lm, dictionary, ALL).scores
     for latent in (0, 17, 47):
         base, after = (
             -logits.log_softmax(dim=0).topk(3).values.mean() for logits in raised(lm, dictionary, latent, 3.0)
         )
         assert found[latent] == pytest.approx(float(after - base), abs=1e-6)
-    alone = DeltaConfidence(k=3, factor=3.0).scores(lm, dictionary, ALL, PROMPT).scores
+    alone = DeltaConfidence(k=3, factor=3.0, prompt=PROMPT).scores(lm, dictionary, ALL).scores
     assert bool((alone >= 0).all())
     assert not torch.allclose(alone, found.abs(), atol=1e-3)
 

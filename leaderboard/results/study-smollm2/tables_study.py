@@ -1,13 +1,12 @@
 """The tables of the page beside this file, from the records and comparisons in this folder.
 
-    python leaderboard/results/study-smollm2/tables.py
+    python leaderboard/results/study-smollm2/tables_study.py
 
 prints them; `--write` puts them into README.md. A test holds the page to what this prints.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import statistics
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from latentbench.store import RunRecord, load_records
+from latentbench_leaderboard.pages import markdown_table, page_main
 
 HERE = Path(__file__).parent
 FAMILIES = ("RouteSAE", "TopK", "Random routing", "ReLU", "Gated", "JumpReLU", "MLSAE", "Crosscoder")
@@ -75,7 +75,7 @@ def _families(values: Values) -> str:
         rows.append(
             [f"{title} (control)", *[_mean([values[name][key]], digits) for _, key, digits in columns]]
         )
-    return _table(["family (seeds)", *[title for title, _, _ in columns]], rows)
+    return markdown_table(["family (seeds)", *[title for title, _, _ in columns]], rows)
 
 
 def _ratios(compared: dict[str, list[dict[str, Any]]]) -> str:
@@ -105,7 +105,7 @@ def _ratios(compared: dict[str, list[dict[str, Any]]]) -> str:
         "ratio (95 %)",
         "smallest detectable ratio",
     ]
-    return _table(headings, rows)
+    return markdown_table(headings, rows)
 
 
 def _differences(compared: dict[str, list[dict[str, Any]]]) -> str:
@@ -131,7 +131,7 @@ def _differences(compared: dict[str, list[dict[str, Any]]]) -> str:
                 ]
             )
     headings = ["against", "metric", "RouteSAE", "other", "difference (95 %)", "smallest detectable"]
-    return _table(headings, rows)
+    return markdown_table(headings, rows)
 
 
 def _layers(compared: dict[str, list[dict[str, Any]]]) -> str:
@@ -142,7 +142,7 @@ def _layers(compared: dict[str, list[dict[str, Any]]]) -> str:
         rows.append(
             [str(layer), *[f"{one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})" for one in ratios]]
         )
-    return _table(["TopK at layer", "against layer 21, at 7.5", "at 10", "at 15"], rows)
+    return markdown_table(["TopK at layer", "against layer 21, at 7.5", "at 10", "at 15"], rows)
 
 
 def _sweep(values: Values, compared: dict[str, list[dict[str, Any]]]) -> str:
@@ -163,7 +163,7 @@ def _sweep(values: Values, compared: dict[str, list[dict[str, Any]]]) -> str:
         "RouteSAE / TopK",
         "RouteSAE / Random routing",
     ]
-    return _table(headings, rows)
+    return markdown_table(headings, rows)
 
 
 def _curve(records: list[RunRecord]) -> str:
@@ -201,7 +201,7 @@ def _curve(records: list[RunRecord]) -> str:
         "coverage",
         "their gain on doubling",
     ]
-    return _table(headings, rows)
+    return markdown_table(headings, rows)
 
 
 def _router(records: list[RunRecord], values: Values) -> str:
@@ -234,7 +234,7 @@ def _router(records: list[RunRecord], values: Values) -> str:
         "normalised MSE",
         "AUROC",
     ]
-    return _table(headings, rows)
+    return markdown_table(headings, rows)
 
 
 def _part(name: str, family: str, k: int) -> bool:
@@ -256,35 +256,5 @@ def _percent(values: list[float | None]) -> str:
     return f"{statistics.fmean(known):+.0%}" if known else "unscored"
 
 
-def _table(headings: list[str], rows: list[list[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def filled(page: str, made: dict[str, str]) -> str:
-    """The page with each `<!-- table NAME -->` followed by that table, in place of the one that is there."""
-    for name, table in made.items():
-        place = re.compile(rf"(<!-- table {name} -->\n\n)(?:\|.*\n)*")
-        if not place.search(page):
-            raise ValueError(
-                f"the page has no place for table {name!r}: <!-- table {name} --> and an empty line"
-            )
-        page = place.sub(lambda found, table=table: found[1] + table + "\n", page)  # type: ignore[misc]
-    return page
-
-
-def main() -> None:
-    """Print the tables, or write them into the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write them into README.md")
-    made = tables()
-    if parser.parse_args().write:
-        page = HERE / "README.md"
-        page.write_text(filled(page.read_text(encoding="utf-8"), made), encoding="utf-8")
-        return
-    for name, table in made.items():
-        print(f"\n{name}\n\n{table}")  # noqa: T201 - a script prints
-
-
 if __name__ == "__main__":
-    main()
+    page_main(HERE, tables, __doc__)

@@ -1,18 +1,17 @@
 """The tables of the page beside this file, from the records in this folder.
 
-    python leaderboard/results/influence-smollm2/tables.py
+    python leaderboard/results/influence-smollm2/tables_influence.py
 
 prints them; `--write` puts them into README.md. A test holds the page to what this prints.
 """
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from latentbench.store import CurvePoint, RunRecord, load_records
+from latentbench_leaderboard.pages import markdown_table, page_main
 
 HERE = Path(__file__).parent
 COUNTS = ("1", "10", "20", "30", "50 %")
@@ -65,7 +64,7 @@ def _by_count(record: RunRecord, score: str, rows: Sequence[tuple[str, str]]) ->
         if f"{score}_{name}" in curves:
             points = [_point(point) for point in curves[f"{score}_{name}"].points]
             lines.append([title, *[""] * (len(COUNTS) - len(points)), *points])
-    return _table(["latents", *COUNTS], lines)
+    return markdown_table(["latents", *COUNTS], lines)
 
 
 def _fidelity(record: RunRecord) -> str:
@@ -78,7 +77,9 @@ def _fidelity(record: RunRecord) -> str:
 
     kinds = ("spearman", "overlap", "explained", "passes")
     lines = [[title, *(shown(f"{kind}_{name}") for kind in kinds)] for title, name in SELECTORS]
-    return _table(["selector", "rank correlation", "top-10 overlap", "area explained", "passes"], lines)
+    return markdown_table(
+        ["selector", "rank correlation", "top-10 overlap", "area explained", "passes"], lines
+    )
 
 
 def _examples(records: dict[str, RunRecord]) -> str:
@@ -86,7 +87,7 @@ def _examples(records: dict[str, RunRecord]) -> str:
         [name, ", ".join(f"{count} {what}" for what, count in sorted(record.counts.items()) if count)]
         for name, record in sorted(records.items())
     ]
-    return _table(["task", "measured"], lines)
+    return markdown_table(["task", "measured"], lines)
 
 
 def _point(point: CurvePoint) -> str:
@@ -100,35 +101,5 @@ def _number(value: float | None, low: float | None, high: float | None) -> str:
     return alone if low is None or high is None else f"{alone} ({low:.3f} to {high:.3f})"
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def filled(page: str, made: dict[str, str]) -> str:
-    """The page with each `<!-- table NAME -->` followed by that table, in place of the one that is there."""
-    for name, table in made.items():
-        place = re.compile(rf"(<!-- table {name} -->\n\n)(?:\|.*\n)*")
-        if not place.search(page):
-            raise ValueError(
-                f"the page has no place for table {name!r}: <!-- table {name} --> and an empty line"
-            )
-        page = place.sub(lambda found, table=table: found[1] + table + "\n", page)  # type: ignore[misc]
-    return page
-
-
-def main() -> None:
-    """Print the tables, or write them into the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write them into README.md")
-    made = tables()
-    if parser.parse_args().write:
-        page = HERE / "README.md"
-        page.write_text(filled(page.read_text(encoding="utf-8"), made), encoding="utf-8")
-        return
-    for name, table in made.items():
-        print(f"\n{name}\n\n{table}")  # noqa: T201 - a script prints
-
-
 if __name__ == "__main__":
-    main()
+    page_main(HERE, tables, __doc__)
