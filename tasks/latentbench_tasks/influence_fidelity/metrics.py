@@ -121,7 +121,11 @@ _DEFINITIONS = {
         "higher",
         "area under the share of summed positive effects of the first k latents",
     ),
-    "passes": ("passes", "lower", "forward and backward passes per example beyond the clean pass"),
+    "passes": (
+        "passes",
+        "lower",
+        "forward and backward passes per example beyond the clean pass; what is paid once per latent is left out",
+    ),
 }
 
 

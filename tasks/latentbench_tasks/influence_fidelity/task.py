@@ -6,6 +6,9 @@ zero on all tokens is measured exactly, for a sample of the active latents; sele
 
 The sample is stratified: half of it is spread evenly over the latents in the order of their mean activation, the other
 half in the order of their attribution, so that neither the many weak latents nor the few strong ones decide alone.
+
+Output score and delta token confidence see a neutral prompt and never the question: what they say about a latent is
+found once and kept for the examples that follow.
 """
 
 from __future__ import annotations
@@ -22,17 +25,20 @@ from latentbench.errors import UserError
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig
 from latentbench.selectors import (
     Attribution,
+    DeltaConfidence,
     ExactAblation,
     GradSae,
     IntegratedGradients,
     LatentScores,
     MeanActivation,
+    OutputScore,
     RandomActive,
     Selector,
     Spliced,
     Target,
     TargetKind,
     TargetTokens,
+    VocabularyProjection,
     splice,
 )
 from latentbench_tasks._questions import Asked, QuestionsConfig, asked_questions
@@ -64,20 +70,21 @@ class InfluenceFidelityTask(Task):
     """See the module."""
 
     name: ClassVar[str] = "influence_fidelity"
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     Config: ClassVar[type[TaskConfig]] = InfluenceFidelityConfig
     config: InfluenceFidelityConfig
 
     def measure(self, setup: CellSetup, items: list[Item]) -> Iterator[Item]:
         """An item for every example that is not there yet."""
         done = {item["id"] for item in items}
+        alone = [_Remembered(OutputScore()), _Remembered(DeltaConfidence())]
         questions = asked_questions(setup.lm, self.config.data, self.config.examples, setup.seed)
         for number, asked in enumerate(questions):
             setup.progress("examples", number, len(questions))
             if asked.id not in done:
-                yield self._item(setup, asked)
+                yield self._item(setup, asked, alone)
 
-    def _item(self, setup: CellSetup, asked: Asked) -> Item:
+    def _item(self, setup: CellSetup, asked: Asked, alone: Sequence[_Remembered]) -> Item:
         target = Target(self.config.target, self.config.tokens)
         base = {"id": asked.id, "context": asked.context}
         try:
@@ -102,6 +109,10 @@ class InfluenceFidelityTask(Task):
         chosen = _stratified(found["activation"], found["attribution"], self.config.latents)
         latents = found["activation"].latents[chosen]
         exact = ExactAblation(keep_error=self.config.keep_error).effects(spliced, latents)
+        scores = {name: _rounded(one.scores[chosen]) for name, one in found.items()}
+        for known in alone:
+            scores[known.selector.name] = _rounded(known.scores(setup, latents))
+            passes[known.selector.name] = [0.0, 0.0]
         return {
             "kind": "example",
             **base,
@@ -110,7 +121,7 @@ class InfluenceFidelityTask(Task):
             "active": len(found["activation"].latents),
             "latents": latents.tolist(),
             "exact": _rounded(exact),
-            "scores": {name: _rounded(one.scores[chosen]) for name, one in found.items()},
+            "scores": scores,
             "passes": passes,
         }
 
@@ -122,6 +133,7 @@ class InfluenceFidelityTask(Task):
             GradSae(relu="before", keep_error=keep, name="gradsae_code"),
             Attribution(keep_error=keep),
             IntegratedGradients(self.config.steps, keep_error=keep),
+            VocabularyProjection(keep_error=keep),
             RandomActive(seed),
         ]
 
@@ -132,6 +144,21 @@ class InfluenceFidelityTask(Task):
     def tokens(self) -> int:
         """See `Task.tokens`: suffixes count as whole passes here, over prompts of about 150 tokens."""
         return self.config.examples * 150 * (self.config.latents + 2 * self.config.steps + 8)
+
+
+class _Remembered:
+    """What a selector that sees the model alone says about latents, each asked for once."""
+
+    def __init__(self, selector: OutputScore | DeltaConfidence) -> None:
+        self.selector = selector
+        self._known: dict[int, float] = {}
+
+    def scores(self, setup: CellSetup, latents: Tensor) -> list[float]:
+        """Scores of some latents, in their order; errors as in `OutputScore.scores`."""
+        new = torch.tensor([one for one in latents.tolist() if one not in self._known], dtype=torch.int64)
+        found = self.selector.scores(setup.lm, setup.dictionary, new)
+        self._known |= dict(zip(new.tolist(), found.scores.tolist(), strict=True))
+        return [self._known[one] for one in latents.tolist()]
 
 
 def _stratified(activation: LatentScores, attribution: LatentScores, wanted: int) -> Tensor:

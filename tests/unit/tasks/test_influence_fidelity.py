@@ -17,7 +17,7 @@ from latentbench.data import Corpus, fact_sheets
 from latentbench.errors import UserError
 from latentbench.lm import LM
 from latentbench.run import CellSetup, Item, Shared, TokenPolicy
-from latentbench.selectors import ExactAblation, Target, splice
+from latentbench.selectors import ExactAblation, OutputScore, Target, splice
 from latentbench.stats import generator
 from latentbench.testing import random_sae, toy_lm, toy_tokenizer
 from latentbench_tasks._questions import asked_questions, prompt_text
@@ -154,8 +154,12 @@ def test_the_task_measures_every_example_and_resumes(tmp_path: Path) -> None:
             "gradsae_code",
             "attribution",
             "integrated_gradients",
+            "vocabulary",
+            "output_score",
+            "delta_confidence",
             "random",
         }
+        assert item["passes"]["vocabulary"] == [0.0, 0.0]
         assert min(item["scores"]["gradsae"]) >= 0
     again = list(task.measure(cell, items[:2]))
     assert again == items[2:]
@@ -163,6 +167,8 @@ def test_the_task_measures_every_example_and_resumes(tmp_path: Path) -> None:
     spliced = splice(lm, cell.dictionary, [asked.example], Target("log_probability"), keep_error=True)
     exact = ExactAblation().effects(spliced, torch.tensor(items[0]["latents"]))
     assert items[0]["exact"] == pytest.approx(exact.tolist(), rel=1e-4, abs=1e-7)
+    alone = OutputScore().scores(lm, cell.dictionary, torch.tensor(items[3]["latents"])).scores
+    assert items[3]["scores"]["output_score"] == pytest.approx(alone.tolist(), rel=1e-4, abs=1e-7)
     summary = task.summarise(items, [], generator("t"))
     assert {metric.name for metric in summary.metrics} >= {"spearman_gradsae", "overlap_random", "correct"}
     assert all(math.isfinite(metric.value) for metric in summary.metrics if metric.value is not None)
