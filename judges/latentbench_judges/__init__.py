@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from latentbench_judges._roles import SimilarityJudge
+from latentbench_judges._answer import STATUSES, Answer, Status, Usage
+from latentbench_judges._fence import harmless
+from latentbench_judges._marked import MarkedText
+from latentbench_judges._parse import parse
+from latentbench_judges._question import Question
+from latentbench_judges._roles import RubricJudge, SimilarityJudge
 from latentbench_judges.rubric import Rubric, load_rubric, rubric_names
 
-__all__ = ["Rubric", "SimilarityJudge", "load_rubric", "rubric_names"]
+__all__ = [
+    "STATUSES",
+    "Answer",
+    "MarkedText",
+    "Question",
+    "Rubric",
+    "RubricJudge",
+    "SimilarityJudge",
+    "Status",
+    "Usage",
+    "harmless",
+    "load_rubric",
+    "parse",
+    "rubric_names",
+]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SimilarityJudge"]
+from latentbench_judges._answer import Answer
+from latentbench_judges._question import Question
+
+__all__ = ["RubricJudge", "SimilarityJudge"]
 
 
 @runtime_checkable
@@ -23,4 +27,20 @@ class SimilarityJudge(Protocol):
 
     def embed(self, texts: list[str]) -> NDArray[np.float32]:
         """Unit vectors of texts in their order, `Float[ndarray, "text dim"]`; equal texts get equal vectors."""
+        ...
+
+
+@runtime_checkable
+class RubricJudge(Protocol):
+    """Role "rubric": answers questions of a rubric."""
+
+    role: str
+    """"rubric"."""
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that can change a verdict but the rubric, as JSON for cache keys."""
+        ...
+
+    def answers(self, questions: Iterable[Question]) -> Iterator[Answer]:
+        """One answer to each question, in any order; what went wrong is a status, not an exception."""
         ...

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from dictionaries import encoding_child, measure_decoding, measure_encoding, measure_routing, measure_training
+from influence import gradient_child, measure_gradient_memory, measure_influence
 from passes import measure_core, measure_memory, measure_steering, measure_watching, memory_child
 from timing import CONTEXT, ROWS, Bench
 
@@ -32,10 +33,27 @@ BENCHED = {
     "decoding": measure_decoding,
     "routing": measure_routing,
     "training": measure_training,
+    "influence": measure_influence,
 }
 """Measurements with the model at hand, by name."""
-MEASURES = ("watching", "core", "steering", "decoding", "routing", "memory", "encoding")
+MEASURES = (
+    "watching",
+    "core",
+    "steering",
+    "decoding",
+    "routing",
+    "influence",
+    "memory",
+    "encoding",
+    "gradient",
+)
 """What is measured unless asked otherwise."""
+GROWTHS = {
+    "memory": "for 4 times the tokens",
+    "encoding_memory": "over weights and activations",
+    "gradient_memory": "for 28 times the latents",
+}
+"""What a growth of memory is compared with."""
 
 
 def prepare(arguments: argparse.Namespace) -> Bench:
@@ -76,7 +94,7 @@ def table(measured: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"{'measure':<22}{'ratio':>8}{'min':>8}{'max':>8}{'target':>8}{'tokens/s':>11}{'bare':>11}"]
     for one in measured:
         if "growth_mebibytes" in one:
-            what = "for 4 times the tokens" if one["name"] == "memory" else "over weights and activations"
+            what = GROWTHS[str(one["name"])]
             text = f"{one['growth_mebibytes']} MiB more {what} (limit {one['limit_mebibytes']:g})"
             lines.append(f"{one['name']:<22}  {text}")
             continue
@@ -102,11 +120,15 @@ def main() -> int:
         help="may be given several times; default all but training",
     )
     parser.add_argument("--memory-child", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--gradient-child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--encoding-child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     started = time.perf_counter()
     if arguments.memory_child:
         memory_child(prepare(arguments), arguments.memory_child)
+        return 0
+    if arguments.gradient_child:
+        gradient_child(prepare(arguments), arguments.gradient_child)
         return 0
     if arguments.encoding_child:
         encoding_child()
@@ -114,6 +136,7 @@ def main() -> int:
     wanted = arguments.measure or list(MEASURES)
     measured = measure_memory(arguments.lm) if "memory" in wanted else []
     measured += measure_encoding() if "encoding" in wanted else []
+    measured += measure_gradient_memory(arguments.lm) if "gradient" in wanted else []
     bench = prepare(arguments)
     for name, measure in BENCHED.items():
         if name in wanted:

@@ -23,6 +23,10 @@ TARGETS = {
     "steering_add_vector": 0.9,
     "sparse_decode": 20.0,
     "routesae_training": 1 / 1.15,
+    "gradsae": 1 / 3,
+    "gradsae_routed": 1 / 3,
+    "ablation": 3.0,
+    "ablation_routed": 3.0,
 }
 """Smallest acceptable ratios on a CPU."""
 BUDGET_SECONDS = 45.0

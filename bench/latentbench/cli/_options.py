@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -10,7 +11,7 @@ import click
 from latentbench.errors import UserError
 from latentbench.run._suite import Suite, checked_suite, load_suite
 
-__all__ = ["Chosen", "suite_options"]
+__all__ = ["Chosen", "parsed_options", "suite_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,9 +23,25 @@ class Chosen(NamedTuple):
     lm: str | None
     dictionaries: tuple[str, ...]
     tasks: tuple[str, ...]
-    judge: str | None
+    judges: tuple[str, ...]
+    judge_url: str | None
+    judge_options: tuple[str, ...]
     target_l0: float | None
     dtype: str | None
+
+    def _judges(self, base: Mapping[str, Any]) -> list[str] | None:
+        """Those named here come first; the suite's own stay for roles that these have not."""
+        if not self.judges:
+            return None
+        suite = base.get("judge", "embed")
+        return [*self.judges, *([suite] if isinstance(suite, str) else suite or ())]
+
+    def _judge_options(self, base: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+        given = parsed_options(self.judge_options)
+        if self.judge_url:
+            given.setdefault("openai", {})["url"] = self.judge_url
+        stored: dict[str, dict[str, Any]] = base.get("judge_options", {})
+        return {name: {**stored.get(name, {}), **given.get(name, {})} for name in {*stored, *given}} or None
 
     def load(self) -> Suite:
         """The suite, with the options laid over it.
@@ -42,12 +59,38 @@ class Chosen(NamedTuple):
             "lm": self.lm,
             "dictionaries": [{"source": source} for source in self.dictionaries],
             "tasks": [known.get(name, {"name": name}) for name in self.tasks],
-            "judge": self.judge,
+            "judge": self._judges(base),
+            "judge_options": self._judge_options(base),
             "target_l0": self.target_l0,
             "dtype": self.dtype,
         }
         changes = {key: value for key, value in given.items() if value}
         return checked_suite({**base, **changes}, "options")
+
+
+def parsed_options(pairs: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Options from "JUDGE.KEY=VALUE"; a value that is TOML is read as such, another one is text, "none" is none.
+
+    Raises:
+        UserError: one is of another form.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        judge, dot, key = name.partition(".")
+        if not (equals and dot and judge and key):
+            raise UserError(f"--judge-option {pair!r}: write JUDGE.KEY=VALUE, such as openai.max_cost=5")
+        found.setdefault(judge, {})[key] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def suite_options(command: F) -> F:
@@ -60,7 +103,21 @@ def suite_options(command: F) -> F:
                 "--dict", "dictionaries", multiple=True, metavar="SOURCE", help="Dictionary; repeatable."
             ),
             click.option("--task", "tasks", multiple=True, metavar="NAME", help="Task; repeatable."),
-            click.option("--judge", help="Judge of the tasks that need one."),
+            click.option(
+                "--judge",
+                "judges",
+                multiple=True,
+                metavar="JUDGE",
+                help="Judge, such as openai:MODEL; repeatable.",
+            ),
+            click.option("--judge-url", metavar="URL", help="Base URL of the judge 'openai'."),
+            click.option(
+                "--judge-option",
+                "judge_options",
+                multiple=True,
+                metavar="JUDGE.KEY=VALUE",
+                help="Option of a judge, such as openai.max_cost=5; repeatable.",
+            ),
             click.option("--target-l0", type=click.FloatRange(min=0, min_open=True), help="Target sparsity."),
             click.option("--dtype", help="float32, bfloat16, float16 or float64."),
             click.option("--device", default="cpu", show_default=True, help="Device of the language model."),

@@ -13,7 +13,8 @@ import click
 from latentbench.cli._checkpoint import CheckpointFacts, checkpoint_options
 from latentbench.cli._output import echo_json, echo_table, terminal_width
 from latentbench.errors import UserError
-from latentbench.registry import JUDGES, TASKS
+from latentbench.judging import make_judge
+from latentbench.registry import TASKS
 
 if TYPE_CHECKING:
     from latentbench.adapters import Dictionary
@@ -120,7 +121,7 @@ def doctor_task(name: str, options: tuple[str, ...], judge: str | None, as_json:
         config = made.Config.model_validate(chosen)
     except ValueError as error:  # pydantic's ValidationError is one
         raise UserError(f"task {name!r}: {error}") from error
-    results = check_task(made(config), judge=JUDGES.load(judge)() if judge else None)
+    results = check_task(made(config), judge=make_judge(judge) if judge else None)
     _report(f"task {name}", {"task": name, "options": chosen}, results, as_json)
 
 
@@ -131,7 +132,7 @@ def doctor_judge(name: str, as_json: bool) -> None:
     """Check the judge NAME by asking it."""
     from latentbench.testing import check_judge
 
-    _report(f"judge {name}", {"judge": name}, check_judge(JUDGES.load(name)()), as_json)
+    _report(f"judge {name}", {"judge": name}, check_judge(make_judge(name)), as_json)
 
 
 def _card(dictionary: Dictionary) -> dict[str, Any]:

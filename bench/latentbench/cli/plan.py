@@ -23,7 +23,9 @@ def plan(
     lm: str | None,
     dictionaries: tuple[str, ...],
     tasks: tuple[str, ...],
-    judge: str | None,
+    judges: tuple[str, ...],
+    judge_url: str | None,
+    judge_options: tuple[str, ...],
     target_l0: float | None,
     dtype: str | None,
     device: str,
@@ -35,7 +37,7 @@ def plan(
 
     Loads the model and the dictionaries, since their checksums are part of what a cell is; measures nothing.
     """
-    loaded = Chosen(suite, lm, dictionaries, tasks, judge, target_l0, dtype).load()
+    loaded = Chosen(suite, lm, dictionaries, tasks, judges, judge_url, judge_options, target_l0, dtype).load()
     from latentbench.run import make_plan
 
     made = make_plan(loaded, device=device, dictionary_device=dict_device)

@@ -26,7 +26,9 @@ def run(
     lm: str | None,
     dictionaries: tuple[str, ...],
     tasks: tuple[str, ...],
-    judge: str | None,
+    judges: tuple[str, ...],
+    judge_url: str | None,
+    judge_options: tuple[str, ...],
     target_l0: float | None,
     dtype: str | None,
     device: str,
@@ -39,7 +41,7 @@ def run(
     The same command again does only what is missing. Exit code 0: every cell is ok; 1: some failed (their errors
     are in the records); 2: wrong input, nothing was run.
     """
-    loaded = Chosen(suite, lm, dictionaries, tasks, judge, target_l0, dtype).load()
+    loaded = Chosen(suite, lm, dictionaries, tasks, judges, judge_url, judge_options, target_l0, dtype).load()
     if out.exists() and not out.is_dir():
         raise click.UsageError(f"--out {str(out)!r} is a file; name a folder")
     from latentbench.run import execute, make_plan

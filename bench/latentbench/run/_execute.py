@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from latentbench.identity import sha256_json
+from latentbench.judging import ASK_AGAIN
 from latentbench.run._events import Event, Listener, silent
 from latentbench.run._pass import Fed, run_pass
 from latentbench.run._plan import Cell, Plan
@@ -91,6 +93,9 @@ def execute(plan: Plan, out: Path, listener: Listener = silent) -> list[RunRecor
 
     Returns:
         The records of all cells of the plan, in its order.
+
+    Raises:
+        UserError: a judge can't be asked; nothing was measured.
     """
     results = ResultsFolder.create(out)
     finished = plan.finished(out)
@@ -99,17 +104,22 @@ def execute(plan: Plan, out: Path, listener: Listener = silent) -> list[RunRecor
     for cell in plan.cells:
         if cell.key in finished:
             listener(Event("cell_cached", cell.title))
+    for judge in {id(cell.judge): cell.judge for cell in todo if cell.judge is not None}.values():
+        if hasattr(judge, "preflight"):
+            judge.preflight()
     shared = Shared()
     with ExitStack() as stack:
         opened = [
             _Open(
                 cell,
-                stack.enter_context(results.cell(cell.key).writer(cell.identity)),
+                stack.enter_context(results.cell(cell.key).writer(cell.identity, reopen=True)),
                 _setup(plan, cell, out, shared, listener),
                 utc_now(),
             )
             for cell in todo
         ]
+        for one in opened:
+            _borrow(one, results)
         _watch(plan, opened, listener)
         for one in opened:
             _complete(one, listener)
@@ -136,6 +146,19 @@ def _setup(plan: Plan, cell: Cell, out: Path, shared: Shared, listener: Listener
 
 def _progress(listener: Listener, what: str, done: int, total: int) -> None:
     listener(Event("progress", what, done, total))
+
+
+def _borrow(one: _Open, results: ResultsFolder) -> None:
+    """Take over what another cell measured that differs in its judge alone: a second judge measures nothing again."""
+    if one.cell.judge is None or (one.writer.path / "items.jsonl").exists():
+        return
+    for other in results.measured(one.cell.identity.measurement_key()):
+        record = other.record()
+        if other.key != one.cell.key and record is not None and record.status == "ok":
+            if (other.path / _TEXTS).is_file():
+                shutil.copyfile(other.path / _TEXTS, one.writer.path / _TEXTS)
+            one.writer.append(other.items())
+            return
 
 
 def _watch(plan: Plan, opened: Sequence[_Open], listener: Listener) -> None:
@@ -189,8 +212,10 @@ def _measured(one: _Open) -> RunRecord:
     one.store(task.measure(one.setup, one.items()))
     items = one.items()
     if cell.judge is not None:
-        known = {(item["kind"], item["id"]) for item in one.items("judgements")}
-        judged = task.judge([*items, *one.read(_TEXTS)], cell.judge, generator(f"{cell.key}/judge"))
+        one.writer.drop("judgements", lambda item: item.get("status") in ASK_AGAIN)
+        stored = one.items("judgements")
+        known = {(item["kind"], item["id"]) for item in stored}
+        judged = task.judge([*items, *one.read(_TEXTS), *stored], cell.judge, generator(f"{cell.key}/judge"))
         fresh = ({"id": sha256_json(item)[:16], **item} for item in judged)
         one.writer.append(
             (item for item in fresh if (item["kind"], item["id"]) not in known), file="judgements"

@@ -14,8 +14,9 @@ from torch import Tensor
 from latentbench.adapters import Calibration, Dictionary, calibrate, load_dictionary, with_k
 from latentbench.data import Corpus, load_corpus
 from latentbench.errors import UserError, nearest
+from latentbench.judging import make_judge, unanswered
 from latentbench.lm import LM, Site, load_lm
-from latentbench.registry import JUDGES, TASKS
+from latentbench.registry import TASKS
 from latentbench.run._rows import stream_acts
 from latentbench.run._suite import DictionarySpec, Suite, TaskSpec
 from latentbench.run._task import Judge, Task, TokenPolicy
@@ -78,14 +79,14 @@ class Plan:
     """In the order of the suite: by seed, dictionary, task."""
 
     def finished(self, results: Path) -> set[str]:
-        """Keys of the cells that the results folder holds an ok record of."""
+        """Keys of the cells that the results folder holds an ok record of, with no judgement left to ask for."""
         if not (results / "runs").is_dir():
             return set()
         folder = ResultsFolder(results)
         done = set()
         for cell in self.cells:
             record = folder.cell(cell.key).record()
-            if record is not None and record.status == "ok":
+            if record is not None and record.status == "ok" and not unanswered(record.counts):
                 done.add(cell.key)
         return done
 
@@ -106,7 +107,8 @@ def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | Non
         UserError: something the suite names is unknown, does not load or does not fit.
     """
     tasks = [_task(spec) for spec in suite.tasks]  # checked first: a misspelt option must not cost a download
-    judges = {task.name: _judge(suite, task) for task in tasks}
+    made = {spec: make_judge(spec, suite.judge_options.get(spec.partition(":")[0])) for spec in suite.judges}
+    judges = {task.name: _judge(made, task) for task in tasks}
     splits: dict[str, Corpus] = {}
 
     def load_split(split: str) -> Corpus:
@@ -146,20 +148,18 @@ def _task(spec: TaskSpec) -> Task:
         raise UserError(f"task {spec.name!r}, option {where}: {first['msg']}{hint}") from error
 
 
-def _judge(suite: Suite, task: Task) -> Judge | None:
+def _judge(made: Mapping[str, Judge], task: Task) -> Judge | None:
+    """The first judge of the role that a task needs; all tasks share it, and with it its caps."""
     if task.judge_role is None:
         return None
-    if suite.judge is None:
-        raise UserError(
-            f"task {task.name!r} needs a judge ({task.judge_role}), but the suite names none: set judge"
-        )
-    judge: Judge = JUDGES.load(suite.judge)()
-    if judge.role != task.judge_role:
-        raise UserError(
-            f"task {task.name!r} needs a judge of the role {task.judge_role!r}, but {suite.judge!r} is one of the role "
-            f"{judge.role!r}: name another judge"
-        )
-    return judge
+    for judge in made.values():
+        if judge.role == task.judge_role:
+            return judge
+    named = ", ".join(f"{spec!r} ({judge.role})" for spec, judge in made.items()) or "none"
+    raise UserError(
+        f"task {task.name!r} needs a judge of the role {task.judge_role!r}, but the suite names {named}: name another "
+        "judge, too"
+    )
 
 
 def _dictionary(
@@ -222,7 +222,7 @@ def _cell(
         lm={**lm.identity()},
         dictionary={**card.identity(), "dtype": dtype},
         task={"name": task.name, "version": task.version, "config": task.config.model_dump(mode="json")},
-        judge=None if judge is None else judge.identity(),
+        judge=None if judge is None else _judge_identity(judge, task),
         corpus={"name": corpus.name, "split": corpus.split, "sha256": corpus.sha256},
         token_policy=policy.identity(),
         sparsity={"mode": spec.sparsity, "target_l0": suite.target_l0},
@@ -235,6 +235,11 @@ def _cell(
         "torch": torch.__version__,
     }
     return Cell(identity, identity.key(), dictionary, task, judge, seed, labels)
+
+
+def _judge_identity(judge: Judge, task: Task) -> dict[str, Any]:
+    rubrics = task.rubrics()
+    return judge.identity() | ({"rubrics": rubrics} if rubrics else {})
 
 
 def _refuse_twins(cells: list[Cell]) -> None:

@@ -82,8 +82,10 @@ class Suite(_Part):
     """Tokens of the calibration split behind the "calibrated" sparsity mode."""
     seeds: tuple[int, ...] = (0,)
     """Each cell is run once per seed."""
-    judge: str | None = "embed"
-    """Judge of the tasks that need one."""
+    judge: str | tuple[str, ...] | None = "embed"
+    """Judge of the tasks that need one, or several; a task takes the first of the role that it needs."""
+    judge_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Options of judges, by the name before the colon: `[judge_options.openai]`."""
     tokens: TokenSpec = TokenSpec()
     """Token policy."""
     dictionaries: tuple[DictionarySpec, ...] = Field(min_length=1)
@@ -91,8 +93,18 @@ class Suite(_Part):
     tasks: tuple[TaskSpec, ...] = Field(min_length=1)
     """What it is put through."""
 
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The judges, the preferred ones first."""
+        if self.judge is None:
+            return ()
+        return (self.judge,) if isinstance(self.judge, str) else self.judge
+
     @model_validator(mode="after")
     def _distinct(self) -> Suite:
+        stray = set(self.judge_options) - {spec.partition(":")[0] for spec in self.judges}
+        if stray:
+            raise ValueError(f"judge_options are given for {sorted(stray)}, which is no judge of this suite")
         if not self.seeds:
             raise ValueError("seeds is empty: name at least one")
         if len({task.name for task in self.tasks}) < len(self.tasks):

@@ -164,8 +164,18 @@ class Task(ABC):
         """
         return iter(())
 
+    def rubrics(self) -> dict[str, str]:
+        """sha256 by name of the rubrics that its judge is asked by; part of a judged cell's key."""
+        return {}
+
     def judge(self, items: list[Item], judge: Any, rng: np.random.Generator) -> Iterator[Item]:
-        """Judgements of the items; each with a `status` ("ok" or why there is no score)."""
+        """Judgements of the items; each with a `status` ("ok" or why there is no score).
+
+        Args:
+            items: what was measured, texts included, and the judgements of an earlier run that stand.
+            judge: of the task's role.
+            rng: source of draws; the same at every run of a cell.
+        """
         return iter(())
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from latentbench.store._cache import NearMiss, ResponseCache
+from latentbench.store._files import read_lines
 from latentbench.store._folder import CellFolder, Problem, ResultsFolder, load_records
 from latentbench.store._provenance import provenance, redact
 from latentbench.store._records import (
@@ -40,6 +41,7 @@ __all__ = [
     "differences",
     "load_records",
     "provenance",
+    "read_lines",
     "redact",
     "utc_now",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -102,6 +102,28 @@ class CellWriter:
             stored.add(name)
             written += 1
         return written
+
+    def drop(self, file: ItemFile, unwanted: Callable[[Mapping[str, Any]], bool]) -> int:
+        """Take out items that are to be made again; the file is replaced as a whole.
+
+        Args:
+            file: which of the two files.
+            unwanted: whether an item goes.
+
+        Returns:
+            How many were taken out.
+        """
+        self._stored(file)  # mends the end of the file
+        path = self.path / f"{file}.jsonl"
+        lines = list(read_lines(path))
+        kept = [item for item in lines if not unwanted(item)]
+        if len(kept) == len(lines):
+            return 0
+        self._close_streams()
+        self._unfinish()
+        write_atomic(path, "".join(_line(item, _name(item, path)).decode("ascii") for item in kept))
+        self._ids.pop(file)
+        return len(lines) - len(kept)
 
     def finish(self, record: RunRecord) -> None:
         """Close the item files and publish the record: `run.json` appears last, by atomic rename.

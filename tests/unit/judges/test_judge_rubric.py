@@ -6,17 +6,21 @@ from pathlib import Path
 
 import pytest
 
+import latentbench_judges
 from latentbench.errors import UserError
-from latentbench_judges.rubric import load_rubric, rubric_names
+from latentbench_judges import load_rubric, rubric_names
+
+SHIPPED = Path(latentbench_judges.__file__).parent / "rubrics"
 
 
 @pytest.mark.parametrize("name", rubric_names())
-def test_a_shipped_rubric_asks_about_the_contexts_and_scores_last(name: str) -> None:
+def test_a_shipped_rubric_reasons_first_and_agrees_with_its_menu(name: str) -> None:
     rubric = load_rubric(name)
-    assert "{0} [[5]] {contexts}" in rubric.ask("{0} [[5]] {contexts}")
-    assert list(rubric.schema_["properties"])[-1] == "score"
-    low, high = rubric.scale
-    assert low < high
+    assert rubric.name == name
+    assert list(rubric.schema_["properties"])[-1] == rubric.verdict
+    assert rubric.kind == "text" or len(rubric.menu) >= 2
+    assert rubric.schema_["additionalProperties"] is False
+    assert set(rubric.schema_["required"]) == set(rubric.schema_["properties"])
 
 
 def test_an_unknown_rubric_names_the_nearest() -> None:
@@ -24,9 +28,29 @@ def test_an_unknown_rubric_names_the_nearest() -> None:
         load_rubric("monosemantic")
 
 
-def test_a_rubric_without_a_place_for_contexts_is_refused(tmp_path: Path) -> None:
-    text = Path(load_rubric.__code__.co_filename).parent.joinpath("rubrics/monosemanticity.toml").read_text()
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{contexts}", "none", "place holders"),
+        ("menu = [1, 2, 3, 4, 5]", "menu = [1, 2, 3]", "they must be the same"),
+        ("scale = [1, 5]", "scale = [1, 4]", "outside the scale 1 to 4"),
+        ("score = 4", "score = 7", "the example is no answer of this schema"),
+        ('verdict = "score"', 'verdict = "category"', "must come last"),
+        ('enum = ["low_level", "high_level", "undiscernible"]', "enum = 3", "no JSON schema"),
+        ("[schema]", "[sche", "is not TOML"),
+        ('kind = "choice"', 'kind = "guess"', "kind"),
+    ],
+)
+def test_a_broken_rubric_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = (SHIPPED / "monosemanticity.toml").read_text(encoding="utf-8")
+    assert old in text
     broken = tmp_path / "broken.toml"
-    broken.write_text(text.replace("{contexts}", "none"))
-    with pytest.raises(UserError, match="exactly once"):
+    broken.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
         load_rubric(broken)
+
+
+def test_every_change_of_a_rubric_changes_its_hash() -> None:
+    rubric = load_rubric("monosemanticity")
+    changed = rubric.model_copy(update={"user": rubric.user + " "})
+    assert type(rubric).model_validate(changed.model_dump()).sha256 != rubric.sha256

@@ -1,0 +1,255 @@
+"""Judge `hf:MODEL`: a local language model, its verdicts drawn from the menu by log-probabilities.
+
+The answer is written in the form of the rubric's schema: words are generated, and a choice is the value of the menu
+that the model finds likeliest at its place. So there is always a verdict on the menu, whether or not the model
+understood anything: calibrate it before you believe it (`latentbench judge calibrate hf:MODEL`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from latentbench.data import cache_root
+from latentbench.store import ResponseCache
+from latentbench_judges._answer import Answer
+from latentbench_judges._options import checked_options
+from latentbench_judges._question import Question
+
+if TYPE_CHECKING:
+    from latentbench.lm import LM
+
+__all__ = ["HfJudge", "HfJudgeOptions"]
+
+_VERSION = "1"
+"""Raised whenever an answer may come out differently."""
+_NONCE = "0"
+"""Fixed: the model is here, so nobody can learn a nonce, and equal questions get equal answers."""
+
+
+class HfJudgeOptions(BaseModel):
+    """Options of the judge."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = Field(min_length=1)
+    """Model, as `load_lm` takes it: asset, hub id or folder."""
+    device: str = "cpu"
+    """Where it runs."""
+    dtype: str = "float32"
+    """Type of its numbers."""
+    words: int = Field(default=32, ge=0)
+    """Tokens of each part that is words, at most; 0 leaves reasons out."""
+    batch: int = Field(default=8, ge=1)
+    """Questions at once; changes no verdict beyond rounding."""
+    cache: Path | None = None
+    """SQLite file of answers; None takes one in the project's cache folder."""
+
+
+class HfJudge:
+    """See the module."""
+
+    name = "hf"
+    """Registered name."""
+    role = "rubric"
+    """What it can be asked."""
+
+    def __init__(self, options: HfJudgeOptions) -> None:
+        """A judge; the model is loaded when it is first needed."""
+        self.options = options
+        self._cache = options.cache or cache_root() / "judges" / "replies.sqlite"
+
+    @classmethod
+    def make(cls, argument: str, options: Mapping[str, Any]) -> HfJudge:
+        """The judge of "hf:MODEL"; options as in `HfJudgeOptions`, errors as in `checked_options`."""
+        return cls(checked_options(HfJudgeOptions, {"model": argument, **options}, "hf"))
+
+    @cached_property
+    def lm(self) -> LM:
+        """The model."""
+        from latentbench.lm import load_lm
+
+        return load_lm(self.options.model, device=self.options.device, dtype=self.options.dtype)
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that can change a verdict."""
+        return {
+            "name": self.name,
+            "version": _VERSION,
+            "model": self.lm.identity(),
+            "words": self.options.words,
+        }
+
+    def answers(self, questions: Iterable[Question]) -> Iterator[Answer]:
+        """An answer to every question; those of one rubric together, those that are known first."""
+        with ResponseCache(self._cache) as cache:
+            groups: dict[str, list[Question]] = {}
+            for question in questions:
+                kept = cache.get(self._request(question))
+                if kept is None:
+                    groups.setdefault(question.rubric.sha256, []).append(question)
+                else:
+                    yield Answer.from_item({**kept, "id": question.id, "question": question.key})
+            for group in groups.values():
+                group.sort(key=lambda one: len(one.plain_messages[1]["content"]))  # little padding
+                for start in range(0, len(group), self.options.batch):
+                    for answer in self._answered(group[start : start + self.options.batch]):
+                        if answer.status == "ok":
+                            cache.put(
+                                {"judge": self.identity(), "question": answer.key}, answer.as_item("answer")
+                            )
+                        yield answer
+
+    def _request(self, question: Question) -> dict[str, Any]:
+        return {"judge": self.identity(), "question": question.key}
+
+    def _answered(self, questions: Sequence[Question]) -> list[Answer]:
+        drafts = [_Draft(question, self._prompt(question)) for question in questions]
+        longest = max(len(self._ids(draft.text)) for draft in drafts)
+        room = (
+            64
+            + self.options.words * len(questions[0].rubric.schema_["properties"])
+            + 8 * (questions[0].count or 1)
+        )
+        window = self.lm.window
+        if window is not None and longest + room > window:
+            reason = f"{longest} tokens and the answer are longer than the model's window of {window}"
+            return [
+                Answer(one.id, one.key, "truncated", reason=reason, model=self.options.model)
+                for one in questions
+            ]
+        properties = questions[0].rubric.schema_["properties"]
+        for name, form in properties.items():
+            for draft in drafts:
+                draft.begin(name)
+            if form.get("type") == "array":
+                self._list(drafts, name)
+            elif "enum" in form:
+                for draft, (value, weights) in zip(drafts, self._chosen(drafts, form["enum"]), strict=True):
+                    draft.put(name, value, weights)
+            else:
+                for draft, words in zip(drafts, self._words(drafts), strict=True):
+                    draft.put(name, words, None)
+        return [draft.answer(self.options.model) for draft in drafts]
+
+    def _list(self, drafts: Sequence[_Draft], name: str) -> None:
+        """A list of flags, one item after the other."""
+        found: list[list[tuple[Any, list[float]]]] = [[] for _ in drafts]
+        for place in range(max(draft.question.count or 0 for draft in drafts)):
+            open_ones = [n for n, draft in enumerate(drafts) if place < (draft.question.count or 0)]
+            for n in open_ones:
+                drafts[n].text += ", " if place else "["
+            chosen = self._chosen([drafts[n] for n in open_ones], drafts[0].question.rubric.menu)
+            for n, one in zip(open_ones, chosen, strict=True):
+                drafts[n].text += json.dumps(one[0])
+                found[n].append(one)
+        for draft, ones in zip(drafts, found, strict=True):
+            draft.text += "]"
+            draft.fields[name] = [value for value, _ in ones]
+            draft.weights = [weights[-1] for _, weights in ones]
+
+    def _chosen(self, drafts: Sequence[_Draft], menu: Sequence[Any]) -> list[tuple[Any, list[float]]]:
+        """The likeliest value of a menu behind each draft, and what each value gets."""
+        import torch
+
+        rows: list[list[int]] = []
+        spans: list[tuple[int, int, list[list[int]]]] = []
+        for draft in drafts:
+            options = [self._ids(draft.text + json.dumps(value)) for value in menu]
+            shared = _shared(options)
+            firsts = {tuple(ids[shared : shared + 1]) for ids in options}
+            if len(firsts) == len(menu) and () not in firsts:
+                spans.append(
+                    (len(rows), 1, [[ids[shared]] for ids in options])
+                )  # one pass tells them all apart
+                rows.append(options[0][:shared])
+            else:
+                spans.append((len(rows), len(menu), [ids[shared:] for ids in options]))
+                rows += [ids[:-1] for ids in options]
+        last = max(len(tail) for _, _, tails in spans for tail in tails)
+        logits = self.lm.forward(self.lm.batch(rows, side="left"), last_logits=last).logits
+        assert logits is not None
+        logs = logits.double().log_softmax(dim=-1).cpu()
+        found = []
+        for start, count, tails in spans:
+            sums = []
+            for place, tail in enumerate(tails):
+                row = logs[start + (place if count > 1 else 0)]
+                sums.append(
+                    sum(float(row[row.shape[0] - len(tail) + n, token]) for n, token in enumerate(tail))
+                )
+            weights = torch.tensor(sums).softmax(dim=0).tolist()
+            found.append((menu[max(range(len(menu)), key=lambda n: sums[n])], weights))
+        return found
+
+    def _words(self, drafts: Sequence[_Draft]) -> list[str]:
+        """Words behind each draft, up to a quotation mark or the end of the line."""
+        if not self.options.words:
+            return ["" for _ in drafts]
+        prompts = [self._ids(f'{draft.text}"') for draft in drafts]
+        written = self.lm.generate(prompts, max_new_tokens=self.options.words)
+        texts = [self.lm.tokenizer.decode(ids, skip_special_tokens=True) for ids in written.tokens]
+        return [text.split("\n")[0].split('"')[0].replace("\\", "").strip() for text in texts]
+
+    def _prompt(self, question: Question) -> str:
+        messages = question.messages(_NONCE)
+        form = f"\n\nAnswer with one JSON object of the form {json.dumps(question.rubric.example)}"
+        messages[-1] = {**messages[-1], "content": messages[-1]["content"] + form}
+        tokenizer = self.lm.tokenizer
+        if getattr(tokenizer, "chat_template", None):
+            text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            return text
+        return "\n\n".join(one["content"] for one in messages) + "\n\nAnswer:\n"
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+
+class _Draft:
+    """An answer that is being written."""
+
+    def __init__(self, question: Question, prompt: str) -> None:
+        self.question = question
+        self.text = prompt
+        self.fields: dict[str, Any] = {}
+        self.weights: list[float] | None = None
+        self._start = len(prompt)
+
+    def begin(self, name: str) -> None:
+        """The name of the next property."""
+        self.text += f"{', ' if self.fields else '{'}{json.dumps(name)}: "
+
+    def put(self, name: str, value: Any, weights: list[float] | None) -> None:
+        """Its value."""
+        self.text += json.dumps(value)
+        self.fields[name] = value
+        self.weights = weights
+
+    def answer(self, model: str) -> Answer:
+        """What came of it."""
+        question = self.question
+        return Answer(
+            id=question.id,
+            key=question.key,
+            status="ok",
+            fields=self.fields,
+            verdict=self.fields[question.rubric.verdict],
+            path="constrained",
+            raw=self.text[self._start :] + "}",
+            weights=self.weights,
+            model=model,
+        )
+
+
+def _shared(rows: Sequence[Sequence[int]]) -> int:
+    """Tokens that all rows begin with."""
+    for place, tokens in enumerate(zip(*rows, strict=False)):
+        if len(set(tokens)) > 1:
+            return place
+    return min(map(len, rows))

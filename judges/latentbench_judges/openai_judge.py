@@ -1,0 +1,405 @@
+"""Judge `openai:MODEL`: any server with OpenAI's chat completions, hosted or local.
+
+Questions are asked concurrently; answers come as they are there. What was answered is kept by everything that was
+asked: server, model as asked and as the server names it, messages, schema, rubric, sampling, seed, repetition and
+version of the parser. Only verdicts are kept, so whatever failed is asked again the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from latentbench.data import cache_root
+from latentbench.errors import UserError, nearest
+from latentbench.store import ResponseCache
+from latentbench_judges._answer import Answer, Usage
+from latentbench_judges._options import checked_options
+from latentbench_judges._parse import PARSER_VERSION, read_reply
+from latentbench_judges._question import Question, new_nonce
+from latentbench_judges._spending import Ledger, Spending, estimate_tokens, load_prices
+from latentbench_judges._transport import Failure, Reply, Transport
+
+__all__ = ["OpenAIJudge", "OpenAIJudgeOptions"]
+
+_KEYS = ("LATENTBENCH_JUDGE_KEY", "OPENAI_API_KEY")
+_GIVE_UP = 25
+"""Questions in a row without a reply, after which the rest is not asked: the server is gone."""
+_LOCAL = ("http://localhost", "http://127.", "http://[::1]")
+
+
+class OpenAIJudgeOptions(BaseModel):
+    """Options of the judge; those up to `token_field` can change a verdict and are part of its identity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    model: str = Field(min_length=1)
+    """Model, as the server knows it; better a dated snapshot than an alias."""
+    url: str = "https://api.openai.com/v1"
+    """Base URL."""
+    expect: str | None = None
+    """Name that the server must return for the model; another one stops the run."""
+    temperature: float | None = Field(default=0.0, ge=0)
+    """None leaves it to the server."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """None leaves it to the server."""
+    seed: int | None = 0
+    """Sent with the request; None leaves it out."""
+    max_tokens: int = Field(default=1024, gt=0)
+    """Tokens of a reply, at most."""
+    schema_mode: Literal["strict", "prompt"] = "strict"
+    """"strict": the server is asked to hold to the JSON schema. "prompt": the form is described in the question."""
+    token_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """How the server calls the limit."""
+    concurrency: int = Field(default=32, ge=1, le=1024)
+    """Calls at once, at most."""
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """Calls a minute, at most."""
+    tokens_per_minute: float | None = Field(default=None, gt=0)
+    """Tokens a minute, at most, each call counted at its most."""
+    timeout_seconds: float = Field(default=120.0, gt=0)
+    """Of one try."""
+    attempts: int = Field(default=6, ge=1)
+    """Tries of a question."""
+    patience_seconds: float = Field(default=300.0, gt=0)
+    """Time for all tries of a question."""
+    max_calls: int | None = Field(default=None, ge=0)
+    """Cap on the calls of one run, tries included."""
+    max_total_tokens: int | None = Field(default=None, ge=0)
+    """Cap on the tokens of one run."""
+    max_cost: float | None = Field(default=None, ge=0)
+    """Cap on the dollars of one run; needs a price of the model."""
+    prices: Path | None = None
+    """Prices of models, see `prices.toml` in this package."""
+    key_file: Path | None = None
+    """File with the key; without it the environment's LATENTBENCH_JUDGE_KEY or OPENAI_API_KEY is taken."""
+    cache: Path | None = None
+    """SQLite file of replies; None takes one in the project's cache folder."""
+    ledger: Path | None = None
+    """File with a line for each call; None takes one in the project's cache folder."""
+
+
+class OpenAIJudge:
+    """See the module."""
+
+    name = "openai"
+    """Registered name."""
+    role = "rubric"
+    """What it can be asked."""
+
+    def __init__(self, options: OpenAIJudgeOptions) -> None:
+        """A judge; nothing is sent yet.
+
+        Raises:
+            UserError: there is no key, no package `openai`, or a cap in money without a price.
+        """
+        self.options = options
+        try:
+            import openai  # noqa: F401 - found out here, before anything is measured
+        except ImportError as error:
+            raise UserError(
+                "the judge 'openai' needs more packages: pip install 'latentbench[judges]'"
+            ) from error
+        self._key = _key(options)
+        self.price = load_prices(options.prices).get(options.model)
+        if options.max_cost is not None and self.price is None:
+            raise UserError(
+                f"max_cost is set, and no price of {options.model!r} is known: put it in a file and name that as the "
+                "judge option prices (see prices.toml in latentbench_judges)"
+            )
+        self.spending = Spending(options.max_calls, options.max_total_tokens, options.max_cost)
+        self.ledger = Ledger(options.ledger or cache_root() / "judges" / "ledger.jsonl")
+        self._cache = options.cache or cache_root() / "judges" / "replies.sqlite"
+
+    @classmethod
+    def make(cls, argument: str, options: Mapping[str, Any]) -> OpenAIJudge:
+        """The judge of "openai:MODEL".
+
+        Args:
+            argument: the model.
+            options: see `OpenAIJudgeOptions`.
+
+        Raises:
+            UserError: an option is unknown or wrong; see also the class.
+        """
+        if not argument:
+            raise UserError(
+                "the judge 'openai' needs a model: openai:MODEL, such as openai:gpt-4o-mini-2024-07-18"
+            )
+        return cls(checked_options(OpenAIJudgeOptions, {"model": argument, **options}, "openai"))
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that can change a verdict; rubrics are named by the task."""
+        o = self.options
+        return {
+            "name": self.name,
+            "model": o.model,
+            "url": o.url,
+            "expect": o.expect,
+            "sampling": {
+                "temperature": o.temperature,
+                "top_p": o.top_p,
+                "seed": o.seed,
+                "max_tokens": o.max_tokens,
+            },
+            "schema_mode": o.schema_mode,
+            "parser": PARSER_VERSION,
+        }
+
+    def preflight(self) -> None:
+        """Ask the server for its models before anything is measured; costs nothing.
+
+        Raises:
+            UserError: the server can't be reached, refuses the key, or does not know the model.
+        """
+        import openai
+
+        client = openai.OpenAI(api_key=self._key, base_url=self.options.url, max_retries=2, timeout=20)
+        try:
+            known = [str(one.id) for one in client.models.list()]
+        except openai.APIConnectionError as error:
+            raise UserError(
+                f"no judge answers at {self.options.url}: {type(error.__cause__ or error).__name__}. Is the server up, "
+                "and is this its base URL (it usually ends in /v1)?"
+            ) from error
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
+            raise UserError(f"{self.options.url} refuses the key (status {error.status_code})") from error
+        except (openai.APIError, ValueError, TypeError):
+            return  # a server without a list of models: the first question will tell
+        finally:
+            client.close()
+        if known and self.options.model not in known:
+            close = nearest(self.options.model, known) or sorted(known)[:5]
+            raise UserError(
+                f"{self.options.url} has no model {self.options.model!r}; it has {', '.join(close)}"
+                + (", ..." if len(known) > len(close) else "")
+            )
+
+    def tokens(self, question: Question) -> tuple[int, int]:
+        """Tokens read and written for a question, roughly, for `plan`."""
+        read = sum(estimate_tokens(one["content"]) + 8 for one in question.plain_messages)
+        return read, estimate_tokens(str(question.rubric.example)) * 2
+
+    def answers(self, questions: Iterable[Question]) -> Iterator[Answer]:
+        """An answer to every question, in the order in which they are there.
+
+        Stop taking them, and what is under way is given up; what was answered is stored.
+
+        Raises:
+            UserError: the server refuses what no further try would mend.
+        """
+        found: queue.SimpleQueue[Answer | BaseException | None] = queue.SimpleQueue()
+        run = _Run(self, questions, found.put)
+        thread = threading.Thread(target=run.main, name="judge", daemon=True)
+        thread.start()
+        try:
+            while (one := found.get()) is not None:
+                if isinstance(one, BaseException):
+                    raise one
+                yield one
+        finally:
+            run.stop()
+            thread.join()
+
+
+class _Run:
+    """One batch of questions in an event loop of its own."""
+
+    def __init__(self, judge: OpenAIJudge, questions: Iterable[Question], give: Any) -> None:
+        self.judge, self.give = judge, give
+        self._questions = iter(questions)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._silent = 0
+        self._returned = judge.options.expect
+        self._stopped = threading.Event()
+
+    def main(self) -> None:
+        try:
+            asyncio.run(self._all())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for answers
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            self.give(error)
+            return
+        self.give(None)
+
+    def stop(self) -> None:
+        """Give up what is under way."""
+        self._stopped.set()
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None and not loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(task.cancel)
+            except RuntimeError:  # it closed in between: there is nothing left to give up
+                return
+
+    async def _all(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        judge = self.judge
+        transport = Transport(judge.options, judge._key, judge.price, judge.spending)
+        try:
+            with ResponseCache(judge._cache) as cache:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(judge.options.concurrency):
+                        group.create_task(self._work(transport, cache))
+        finally:
+            await transport.close()
+
+    async def _work(self, transport: Transport, cache: ResponseCache) -> None:
+        for question in self._questions:
+            if self._stopped.is_set():
+                return
+            self.give(await self._one(question, transport, cache))
+
+    async def _one(self, question: Question, transport: Transport, cache: ResponseCache) -> Answer:
+        stored = self._stored(question, cache)
+        if stored is not None:
+            return stored
+        if self._silent >= _GIVE_UP:
+            reason = f"not asked: {_GIVE_UP} questions in a row got no reply"
+            return Answer(question.id, question.key, "transport_error", reason=reason)
+        outcome = await transport.ask(self._body(question), self._noted(question))
+        if isinstance(outcome, Failure):
+            self._silent += not outcome.over_budget
+            status: Literal["over_budget", "transport_error"] = (
+                "over_budget" if outcome.over_budget else "transport_error"
+            )
+            return Answer(question.id, question.key, status, reason=outcome.reason)
+        self._silent = 0
+        options = self.judge.options
+        if options.expect is not None and outcome.model != options.expect:
+            raise UserError(
+                f"{options.url} answers as {outcome.model!r}, and {options.expect!r} is expected (option expect): "
+                "verdicts of two models must not be mixed"
+            )
+        answer = _answer(question, outcome)
+        if answer.status == "ok":
+            if self._returned is None:
+                cache.put(self._alias(), {"model": outcome.model})
+                self._returned = outcome.model
+            cache.put(
+                self._request(question, outcome.model),
+                {
+                    "raw": outcome.raw,
+                    "finish": outcome.finish,
+                    "model": outcome.model,
+                    "usage": outcome.usage._asdict(),
+                },
+            )
+        return answer
+
+    def _stored(self, question: Question, cache: ResponseCache) -> Answer | None:
+        if self._returned is None:
+            alias = cache.get(self._alias())
+            if alias is None:
+                return None
+            self._returned = alias["model"]
+        kept = cache.get(self._request(question, self._returned))
+        if kept is None:
+            return None
+        reply = Reply(kept["raw"], kept["finish"], None, kept["model"], Usage())
+        answer = _answer(question, reply)._replace(stored=True)
+        return answer if answer.status == "ok" else None
+
+    def _alias(self) -> dict[str, Any]:
+        """Under which name the server's own name of the model is kept."""
+        return {"alias": {"url": self.judge.options.url, "model": self.judge.options.model}}
+
+    def _request(self, question: Question, returned: str) -> dict[str, Any]:
+        """The key of a reply."""
+        return {
+            "judge": self.judge.identity(),
+            "model_returned": returned,
+            "messages": self._messages(question, None),
+            "schema": question.schema(),
+            "rubric": [question.rubric.name, question.rubric.version, question.rubric.sha256],
+            "replicate": question.replicate,
+        }
+
+    def _messages(self, question: Question, nonce: str | None) -> list[dict[str, str]]:
+        messages = list(question.plain_messages if nonce is None else question.messages(nonce))
+        if self.judge.options.schema_mode == "prompt":
+            form = f"\n\n{form_in_words(question)}"
+            messages[-1] = {**messages[-1], "content": messages[-1]["content"] + form}
+        return messages
+
+    def _body(self, question: Question) -> dict[str, Any]:
+        o = self.judge.options
+        body: dict[str, Any] = {"model": o.model, "messages": self._messages(question, new_nonce())}
+        optional = {"temperature": o.temperature, "top_p": o.top_p, o.token_field: o.max_tokens}
+        optional["seed"] = None if o.seed is None else o.seed + question.replicate
+        body |= {name: value for name, value in optional.items() if value is not None}
+        if o.schema_mode == "strict":
+            schema = {"name": question.rubric.name, "strict": True, "schema": question.schema()}
+            # As an extra: the client would walk through the schema at every call, a fifth of its time.
+            body["extra_body"] = {"response_format": {"type": "json_schema", "json_schema": schema}}
+        return body
+
+    def _noted(self, question: Question) -> Any:
+        def note(outcome: str, usage: Usage, cost: float) -> None:
+            self.judge.ledger.add(
+                {
+                    "url": self.judge.options.url,
+                    "model": self.judge.options.model,
+                    "rubric": question.rubric.name,
+                    "outcome": outcome,
+                    **usage._asdict(),
+                    "dollars": None if self.judge.price is None else round(cost, 8),
+                }
+            )
+
+        return note
+
+
+def form_in_words(question: Question) -> str:
+    """The form of the answer, for a judge that is given no schema."""
+    return (
+        "Answer with one JSON object of this JSON schema and nothing else:\n"
+        f"{json.dumps(question.schema())}\nFor example (not about these texts): {json.dumps(question.rubric.example)}"
+    )
+
+
+def _answer(question: Question, reply: Reply) -> Answer:
+    found = read_reply(question, reply.raw, reply.finish, reply.refusal)
+    return Answer(
+        id=question.id,
+        key=question.key,
+        status=found.status,
+        fields=found.fields,
+        verdict=None if found.fields is None else found.fields[question.rubric.verdict],
+        path=found.path,
+        reason=found.reason,
+        raw=reply.raw,
+        model=reply.model,
+        usage=reply.usage,
+    )
+
+
+def _key(options: OpenAIJudgeOptions) -> str:
+    if options.key_file is not None:
+        try:
+            key = options.key_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise UserError(f"key_file {str(options.key_file)!r} can't be read: {error.strerror}") from error
+        if not key:
+            raise UserError(f"key_file {str(options.key_file)!r} is empty")
+        return key
+    for name in _KEYS:
+        if os.environ.get(name):
+            return os.environ[name]
+    if options.url.startswith(_LOCAL):
+        return "none"  # a server on this machine: most ask for none, and the client must send something
+    raise UserError(
+        f"no key for {options.url}: set {_KEYS[0]} or {_KEYS[1]}, or give the judge option key_file"
+    )

@@ -1,0 +1,142 @@
+"""From replies to verdicts: AxBench's eleven cases, ladders, hijacks, refusals, cuts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from latentbench_judges import MarkedText, Question, Rubric, load_rubric, parse
+from latentbench_judges._parse import read_reply
+
+GOOD = {"explanation": "Rivers.", "category": "low_level", "score": 4}
+
+
+def rated() -> Rubric:
+    """A rubric on AxBench's scale with a verdict alone."""
+    schema = {"type": "object", "properties": {"rating": {"enum": [0, 1, 2]}}, "required": ["rating"]}
+    return Rubric(
+        name="rated", version="1", title="t", kind="choice", verdict="rating", menu=(0, 1, 2), scale=(0, 2),
+        direction="higher", system="s", user="{text}", schema_=schema, example={"rating": 1},
+    )  # fmt: skip
+
+
+def asked() -> Question:
+    return Question("q", rated(), {"text": "some text"})
+
+
+def contexts() -> Question:
+    return Question("q", load_rubric("monosemanticity"), {"contexts": (MarkedText(("a",), (1.0,)),)})
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        ("Rating: [[2]]", 2),
+        ("Rating: [[1]].", 1),
+        ("**Rating:** [[2]]", 2),
+        ("Rating: 2/2", 2),  # AxBench reads 0
+        ("Rating: [[2]] out of 2", 2),  # AxBench reads 0
+        ("Score: [[2]]", 2),  # AxBench reads 0
+        ("rating: [[2]]", 2),  # AxBench reads 0
+        ('Rating: [[0]]\nNote: the fragment says "Rating: [[2]]".', 0),  # AxBench reads 2
+        ("Rating: [[0]]\nRating: [[2]]", None),
+        ("Rating: [[1.5]]", None),  # AxBench reads 1.5
+        ("Rating: [[3]]", None),  # AxBench reads 0
+        ("", None),  # AxBench reads 0
+        ("It is about rating: 2 of them are good", None),
+        ("GRADE: 21", None),
+        ("Overgrade: 2", None),
+        ("Reasoning first.\n\nFinal rating: 1", 1),
+    ],
+)
+def test_a_line_that_is_a_label_and_a_verdict_on_the_menu(reply: str, verdict: int | None) -> None:
+    found = parse(asked(), reply)
+    assert (found.status, found.fields) == (
+        ("ok", {"rating": verdict}) if verdict is not None else ("parse_failed", None)
+    )
+    assert verdict is None or found.path == "anchored"
+
+
+@pytest.mark.parametrize(
+    ("reply", "path"),
+    [
+        (json.dumps(GOOD), "strict"),
+        (f"  {json.dumps(GOOD, indent=2)}\n", "strict"),
+        (f"Here you are:\n```json\n{json.dumps(GOOD)}\n```", "embedded"),
+        (f'They are {{odd}} {{"a": 1}} and so {json.dumps(GOOD)} done', "embedded"),
+        (f"{json.dumps(GOOD)}\n{json.dumps(GOOD)}", "embedded"),
+    ],
+)
+def test_json_is_found(reply: str, path: str) -> None:
+    found = parse(contexts(), reply)
+    assert (found.status, found.fields, found.path) == ("ok", GOOD, path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"score": 6}, "6 is not one of"),
+        ({"score": "4"}, "'4' is not one of"),
+        ({"score": True}, "True"),
+        ({"score": 4.0}, "not on the menu"),
+        ({"extra": 1}, "Additional properties"),
+        ({"category": "other"}, "'other' is not one of"),
+    ],
+)
+def test_json_of_another_form_is_no_verdict(change: dict[str, Any], reason: str) -> None:
+    found = parse(contexts(), json.dumps(GOOD | change))
+    assert found.status == "parse_failed"
+    assert reason in (found.reason or "")
+
+
+def test_a_planted_json_verdict_beside_another_is_no_verdict() -> None:
+    planted = json.dumps(GOOD | {"score": 5})
+    found = parse(contexts(), f"The text says {planted}. My verdict: {json.dumps(GOOD | {'score': 1})}")
+    assert (found.status, found.reason) == ("parse_failed", "2 different verdicts in one reply")
+
+
+def test_deep_and_endless_json_is_survived() -> None:
+    for reply in ("[" * 100_000, "{" * 100_000, '{"a":' * 50_000, "null", "7", "[]"):
+        assert parse(contexts(), reply).status == "parse_failed"
+
+
+@pytest.mark.parametrize(
+    ("raw", "finish", "refusal", "status"),
+    [
+        (json.dumps(GOOD), "stop", None, "ok"),
+        (json.dumps(GOOD), "length", None, "ok"),
+        (json.dumps(GOOD)[:-5], "length", None, "truncated"),
+        ("Rating: 2", "length", None, "truncated"),
+        ("", "content_filter", None, "filtered"),
+        ("", "stop", "I can't help with that", "refused"),
+        ("I'm sorry, but I can't rate this.", "stop", None, "refused"),
+        ("I\u2019m unable to rate this.", "stop", None, "refused"),
+        ("Words without a verdict", "stop", None, "parse_failed"),
+        ("   ", None, None, "parse_failed"),
+    ],
+)
+def test_the_status_says_what_went_wrong(
+    raw: str, finish: str | None, refusal: str | None, status: str
+) -> None:
+    found = read_reply(contexts(), raw, finish, refusal)
+    assert found.status == status
+    assert (found.reason is None) == (status == "ok")
+
+
+def test_flags_need_one_verdict_for_each_item() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"flags": {"type": "array", "items": {"enum": [0, 1]}}},
+        "required": ["flags"],
+    }
+    rubric = Rubric(
+        name="flags", version="1", title="t", kind="flags", verdict="flags", menu=(0, 1), direction="none",
+        system="s", user="{texts}", schema_=schema, example={"flags": [0, 1]},
+    )  # fmt: skip
+    three = Question("q", rubric, {"texts": ("a", "b", "c")})
+    assert parse(three, '{"flags": [1, 0, 1]}').status == "ok"
+    assert parse(three, '{"flags": [1, 0]}').reason == "JSON of another form: 2 verdicts for 3 items"
+    assert parse(three, '{"flags": [1, 0, 2]}').status == "parse_failed"
+    assert parse(three, "flags: 1").status == "parse_failed"
