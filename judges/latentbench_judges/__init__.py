@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from latentbench_judges._answer import STATUSES, Answer, Status, Usage
+from latentbench_judges._ask import ask
 from latentbench_judges._fence import harmless
 from latentbench_judges._marked import MarkedText
 from latentbench_judges._parse import parse
@@ -20,6 +21,7 @@ __all__ = [
     "SimilarityJudge",
     "Status",
     "Usage",
+    "ask",
     "harmless",
     "load_rubric",
     "parse",

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from latentbench.adapters import Dictionary
 from latentbench.data import Corpus, Document
 from latentbench.identity import canonical_json, sha256_json, sha256_text
+from latentbench.judging import make_judge as _made
 from latentbench.lm import LM
 from latentbench.run import (
     DictionarySpec,
@@ -78,7 +79,8 @@ def check_task(
 
     Args:
         task: an instance, with options small enough for a few hundred tokens.
-        judge: for tasks that need one; None takes `ToyJudge`, which has the role "similarity".
+        judge: for tasks that need one; None takes `ToyJudge` for the role "similarity" and the judge
+            "chance" for "rubric".
         lm: None takes a toy model with a character tokenizer.
         dictionary: None takes an SAE trained on that model for a moment.
         load_split: the corpus, by split.
@@ -90,7 +92,7 @@ def check_task(
     lm = lm if lm is not None else toy_lm(tokenizer=toy_tokenizer())
     dictionary = dictionary if dictionary is not None else fitted_sae(lm, "resid_post.1")
     with TemporaryDirectory() as folder:
-        subject = _Subject(task, judge or ToyJudge(), lm, dictionary, load_split, Path(folder))
+        subject = _Subject(task, judge or _toy_judge(task), lm, dictionary, load_split, Path(folder))
         return run_checks(_CHECKS, subject, expected_failures)
 
 
@@ -115,7 +117,7 @@ def parametrize_task_checks(
 
     Args:
         make: the task; called once, when the first case runs.
-        make_judge: its judge; None takes `ToyJudge`.
+        make_judge: its judge; see `check_task`.
         expected_failures: see `check_task`.
     """
     return parametrised(
@@ -202,6 +204,11 @@ def _declarations(subject: _Subject) -> Finding:
         return Finding(False, f"tokens {task.tokens()}, judge calls {task.judge_calls()}: a cost below 0")
     options = ", ".join(task.Config.model_fields) or "none"
     return Finding(True, f"version {task.version}; options: {options}")
+
+
+def _toy_judge(task: Task) -> Judge:
+    judge: Judge = _made("chance") if task.judge_role == "rubric" else ToyJudge()
+    return judge
 
 
 def _card(subject: _Subject) -> Finding:

@@ -24,7 +24,7 @@ from latentbench.run import CellSetup, Item, Shared, TokenPolicy
 from latentbench.run._pass import Fed, run_pass
 from latentbench.stats import generator
 from latentbench.testing import random_routesae, random_sae, toy_lm, toy_tokenizer
-from latentbench_tasks.interpretability._choose import drawing_order, matched_documents, peaks_by_latent
+from latentbench_tasks._choose_latents import drawing_order, matched_documents, peaks_by_latent
 from latentbench_tasks.interpretability.metrics import score_latents, summarise
 from latentbench_tasks.interpretability.task import InterpretabilityConfig, InterpretabilityTask
 

@@ -1,0 +1,1 @@
+"""Explain, then score: does an explanation of a latent tell where it is active?"""

@@ -1,0 +1,131 @@
+"""Scores of explanations; no torch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from latentbench.stats import unscored, wilson
+from latentbench.store import Curve, Metric
+from latentbench_tasks._judging import bounded, over_latents, status_counts
+from latentbench_tasks.interpretability.metrics import auroc
+
+__all__ = ["balanced_accuracy", "summarise"]
+
+Flags = Sequence[tuple[int, int, float]]
+"""Truth, answer and chance of a 1 of each text."""
+_NOTES = {
+    "detection": "texts with the latent told from texts without, by its explanation; chance is 0.5",
+    "detection_shuffled": "control: by the explanation of another latent; chance is 0.5",
+    "fuzzing": "right marks told from misplaced ones, by the explanation; chance is 0.5",
+}
+
+
+def balanced_accuracy(flags: Flags) -> float | None:
+    """Mean of the shares of ones and of zeros that are answered right; None without both."""
+    shares = []
+    for kind in (1, 0):
+        mine = [answer == truth for truth, answer, _ in flags if truth == kind]
+        if not mine:
+            return None
+        shares.append(sum(mine) / len(mine))
+    return sum(shares) / 2
+
+
+def summarise(
+    items: Sequence[Mapping[str, Any]], judgements: Sequence[Mapping[str, Any]]
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """Means over latents with intervals, and counts.
+
+    Args:
+        items: what was measured.
+        judgements: explanations and scorers' answers.
+    """
+    metrics = []
+    for kind, note in _NOTES.items():
+        asked = [one for one in judgements if one["kind"] == kind]
+        by_latent = _by_latent(asked)
+        accuracies = [
+            value for flags in by_latent.values() if (value := balanced_accuracy(flags)) is not None
+        ]
+        metric = Metric.from_estimate(
+            kind,
+            over_latents(accuracies, "were scored"),
+            resampling_unit="latent",
+            unit="balanced accuracy",
+            direction="none" if kind == "detection_shuffled" else "higher",
+            note=note,
+            headline=kind == "detection",
+        )
+        missing = len({one["latent"] for one in asked}) - len(accuracies)
+        metrics.append(bounded(metric, accuracies, missing, (0.0, 1.0), asked))
+        if kind != "detection_shuffled":
+            metrics.append(_area(kind, by_latent))
+    metrics += [_intruder(judgements), _explained(judgements)]
+    counts = {"latents_drawn": sum(item["kind"] == "latent" for item in items)}
+    explanations = [one for one in judgements if one["kind"] == "explanation"]
+    counts["latents_explained"] = sum(one["status"] == "ok" for one in explanations)
+    return metrics, [], counts | status_counts(judgements)
+
+
+def _by_latent(asked: Sequence[Mapping[str, Any]]) -> dict[int, list[tuple[int, int, float]]]:
+    found: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
+    for one in asked:
+        if one["status"] == "ok":
+            answers = one["verdict"]
+            chances = one.get("weights") or [float(answer) for answer in answers]
+            found[one["latent"]] += zip(one["truth"], answers, chances, strict=True)
+    return found
+
+
+def _area(kind: str, by_latent: Mapping[int, Flags]) -> Metric:
+    areas = [value for flags in by_latent.values() if (value := _auroc(flags)) is not None]
+    return Metric.from_estimate(
+        f"{kind}_auroc",
+        over_latents(areas, "were scored"),
+        resampling_unit="latent",
+        unit="AUROC",
+        direction="higher",
+        note="from the judge's chances where it gives them, else from its flags",
+    )
+
+
+def _auroc(flags: Flags) -> float | None:
+    positives, negatives = (np.array([c for truth, _, c in flags if truth == kind]) for kind in (1, 0))
+    return auroc(positives, negatives) if len(positives) and len(negatives) else None
+
+
+def _intruder(judgements: Sequence[Mapping[str, Any]]) -> Metric:
+    found: dict[int, list[float]] = defaultdict(list)
+    for one in judgements:
+        if one["kind"] == "intruder" and one["status"] == "ok":
+            found[one["latent"]].append(float(one["verdict"] == one["truth"][0]))
+    shares = [float(np.mean(hits)) for hits in found.values()]
+    return Metric.from_estimate(
+        "intruder",
+        over_latents(shares, "were asked about"),
+        resampling_unit="latent",
+        unit="share",
+        direction="higher",
+        note="sets of five contexts in which the one without the latent is found; chance is 0.2",
+    )
+
+
+def _explained(judgements: Sequence[Mapping[str, Any]]) -> Metric:
+    asked = [one for one in judgements if one["kind"] == "explanation"]
+    estimate = (
+        wilson(sum(one["status"] == "ok" for one in asked), len(asked))
+        if asked
+        else unscored("none was asked for", 0)
+    )
+    return Metric.from_estimate(
+        "explained",
+        estimate,
+        resampling_unit="latent",
+        unit="share",
+        direction="higher",
+        note="drawn latents for which the judge gave an explanation",
+    )

@@ -1,0 +1,1 @@
+"""How consistent the contexts of a latent are, as a judge rates them (RouteSAE's interpretation score)."""

@@ -1,0 +1,102 @@
+"""Summaries of ratings; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from latentbench.stats import unscored, wilson
+from latentbench.store import Curve, Interval, Metric
+from latentbench_tasks._judging import bounded, over_latents, status_counts
+
+__all__ = ["CATEGORIES", "summarise"]
+
+CATEGORIES = ("low_level", "high_level", "undiscernible")
+_DRAWS = 2000
+
+
+def summarise(
+    items: Sequence[Mapping[str, Any]],
+    judgements: Sequence[Mapping[str, Any]],
+    scale: tuple[float, float],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """Mean ratings with intervals, shares of categories, counts.
+
+    Args:
+        items: what was measured.
+        judgements: one a latent of kind "rating", and those of kind "mixed".
+        scale: lowest and highest rating.
+        rng: source of the bootstrap's draws.
+    """
+    rated = [one for one in judgements if one["kind"] == "rating"]
+    mixed = [one for one in judgements if one["kind"] == "mixed"]
+    own, other = ([float(one["verdict"]) for one in part if one["status"] == "ok"] for part in (rated, mixed))
+    unit = f"points of {scale[0]:g} to {scale[1]:g}"
+    score = Metric.from_estimate(
+        "score", over_latents(own, "were rated"), resampling_unit="latent", unit=unit, direction="higher",
+        note="mean rating of the strongest contexts of drawn latents", headline=True,
+    )  # fmt: skip
+    control = Metric.from_estimate(
+        "score_mixed", over_latents(other, "mixed sets were rated"), resampling_unit="set", unit=unit,
+        direction="none", note="control: every context is of another latent",
+    )  # fmt: skip
+    metrics = [
+        bounded(score, own, len(rated) - len(own), scale, rated),
+        control,
+        _above(own, other, rng),
+        *(_share(rated, category) for category in CATEGORIES),
+    ]
+    drawn = next((item for item in items if item["kind"] == "drawn"), {"eligible": 0, "live": 0})
+    counts = {
+        "latents_drawn": sum(item["kind"] == "latent" for item in items),
+        "latents_rated": len(own),
+        "eligible": int(drawn["eligible"]),
+        "live": int(drawn["live"]),
+    }
+    return metrics, [], counts | status_counts(judgements)
+
+
+def _above(own: Sequence[float], other: Sequence[float], rng: np.random.Generator) -> Metric:
+    enough = len(own) > 1 and len(other) > 1
+    interval = None
+    if enough:
+        draws = [
+            np.mean(rng.choice(own, len(own))) - np.mean(rng.choice(other, len(other))) for _ in range(_DRAWS)
+        ]
+        low, high = np.quantile(draws, [0.025, 0.975]).tolist()
+        interval = Interval(
+            low=low, high=high, method="bootstrap over latents and over mixed sets, percentile"
+        )
+    return Metric(
+        name="score_above_mixed",
+        value=float(np.mean(own) - np.mean(other)) if enough else None,
+        interval=interval,
+        n=len(own),
+        resampling_unit="latent",
+        unit="points",
+        direction="higher",
+        reason=None if enough else f"{len(own)} latents and {len(other)} mixed sets were rated",
+        note="score less the mean rating of mixed sets",
+    )
+
+
+def _share(rated: Sequence[Mapping[str, Any]], category: str) -> Metric:
+    named = [
+        one["fields"]["category"]
+        for one in rated
+        if one["status"] == "ok" and "category" in (one["fields"] or {})
+    ]
+    estimate = (
+        wilson(named.count(category), len(named)) if named else unscored("no rating names a category", 0)
+    )
+    return Metric.from_estimate(
+        category,
+        estimate,
+        resampling_unit="latent",
+        unit="share",
+        direction="lower" if category == "undiscernible" else "none",
+        note="share of the rated latents that the judge puts there",
+    )

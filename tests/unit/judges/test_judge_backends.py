@@ -1,0 +1,272 @@
+"""Judges beside the client: people, replays, panels, local models, chance, the offline rules."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from latentbench.errors import UserError
+from latentbench.judging import make_judge
+from latentbench.testing import toy_lm, toy_tokenizer
+from latentbench_judges import Answer, MarkedText, Question, ask, load_rubric
+from latentbench_judges.hf_judge import HfJudge, _shared
+from latentbench_judges.human import write_sheet
+from latentbench_judges.panel import PanelJudge
+
+
+def question(number: int, text: str = "") -> Question:
+    context = MarkedText((text or "a ", f"word{number}"), (0.0, 1.0))
+    return Question(f"q{number}", load_rubric("monosemanticity"), {"contexts": (context,)})
+
+
+def detection(number: int, texts: int) -> Question:
+    shown = tuple(f"text {number} {n}" for n in range(texts))
+    return Question(f"d{number}", load_rubric("detection"), {"explanation": "rivers", "texts": shown})
+
+
+class Fixed:
+    """Gives what it is told, by the question's id."""
+
+    role = "rubric"
+
+    def __init__(self, verdicts: dict[str, Any]) -> None:
+        self.verdicts = verdicts
+        self.asked: list[str] = []
+
+    def identity(self) -> dict[str, Any]:
+        return {"name": "fixed", "verdicts": self.verdicts}
+
+    def answers(self, questions: Iterable[Question]) -> Iterator[Answer]:
+        for one in questions:
+            self.asked.append(one.id)
+            verdict = self.verdicts.get(one.id)
+            if verdict is None:
+                yield Answer(one.id, one.key, "parse_failed", reason="no")
+            else:
+                yield Answer(one.id, one.key, "ok", {one.rubric.verdict: verdict}, verdict, "strict")
+
+
+def test_a_sheet_is_blind_shuffled_and_read_back(tmp_path: Path) -> None:
+    questions = [question(n) for n in range(30)]
+    sheet = tmp_path / "sheet.csv"
+    assert write_sheet([*questions, question(0)], sheet) == 30
+    with sheet.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["question"] for row in rows] != [one.key for one in questions]
+    assert not any(one.id in json.dumps(rows) for one in questions)
+    with pytest.raises(UserError, match="may be filled in"):
+        write_sheet(questions, sheet)
+    for place, row in enumerate(rows):
+        row["verdict"] = ["4", " 2 ", "", "7"][place % 4]
+    filled = tmp_path / "filled.csv"
+    with filled.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    answers = {one.key: one for one in make_judge(f"human:{filled}").answers(questions)}
+    for place, row in enumerate(rows):
+        answer = answers[row["question"]]
+        assert (answer.status, answer.verdict) == [
+            ("ok", 4),
+            ("ok", 2),
+            ("missing", None),
+            ("parse_failed", None),
+        ][place % 4]
+    assert (
+        make_judge(f"human:{filled}").identity() != make_judge(f"human:{filled}", {"rater": "A"}).identity()
+    )
+    (unknown,) = make_judge(f"human:{filled}").answers([question(99)])
+    assert unknown.status == "missing"
+
+
+def test_a_sheet_holds_no_formula(tmp_path: Path) -> None:
+    rubric = load_rubric("monosemanticity").model_copy(update={"user": "=HYPERLINK(1) {contexts}"})
+    evil = Question("q", type(rubric).model_validate(rubric.model_dump()), question(1).material)
+    write_sheet([evil], tmp_path / "sheet.csv")
+    assert ",'=HYPERLINK" in (tmp_path / "sheet.csv").read_text().replace('"', "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n", "lacks the columns"),
+        ("question,verdict\nk,1\nk,2\n", "two verdicts on"),
+        (b"\xff\xfe\x00", "not CSV in UTF-8"),
+        (None, "can't be read"),
+    ],
+)
+def test_a_bad_sheet_is_named(tmp_path: Path, content: str | bytes | None, message: str) -> None:
+    path = tmp_path / "s.csv"
+    if content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(UserError, match=message):
+        make_judge(f"human:{path}")
+
+
+def test_replies_are_replayed_with_the_present_parser(tmp_path: Path) -> None:
+    raw = json.dumps({"explanation": "x", "category": "low_level", "score": 3})
+    kept = Answer("q1", question(1).key, "ok", {"score": 5}, 5, "strict", raw=raw, model="m")
+    broken = Answer("q2", question(2).key, "parse_failed", raw="no")
+    path = tmp_path / "runs" / "judgements.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(one.as_item("rating")) + "\n" for one in (kept, broken)))
+    found = {one.id: one for one in make_judge(f"replay:{tmp_path}").answers([question(1), question(2)])}
+    assert (found["q1"].status, found["q1"].verdict, found["q1"].model) == ("ok", 3, "m")
+    assert found["q2"].status == "missing"
+    with pytest.raises(UserError, match="holds no replies"):
+        make_judge(f"replay:{tmp_path / 'none'}")
+
+
+def test_what_stands_is_not_asked_again() -> None:
+    judge = Fixed({"q1": 4, "q2": 2})
+    first = list(ask(judge, [question(1), question(2)]))
+    stored = [one.as_item("rating") for one in first]
+    again = list(ask(judge, [question(1), question(2), question(3)], stored))
+    assert judge.asked == ["q1", "q2", "q3"]
+    assert [(one.id, one.verdict, one.stored) for one in again] == [
+        ("q1", 4, True),
+        ("q2", 2, True),
+        ("q3", None, False),
+    ]
+
+
+def panel(merge: str, *members: dict[str, Any], quorum: int | None = None) -> PanelJudge:
+    made = make_judge("panel", {"members": ["chance", "offline"], "merge": merge, "quorum": quorum})
+    made.members = {f"m{n}": Fixed(verdicts) for n, verdicts in enumerate(members)}
+    result: PanelJudge = made
+    return result
+
+
+def test_a_panel_averages_numbers_and_keeps_what_each_said() -> None:
+    (answer,) = panel("mean", {"q1": 4}, {"q1": 5}).answers([question(1)])
+    assert (answer.status, answer.verdict, answer.path) == ("ok", 4.5, "merged")
+    assert answer.fields == {"members": {"m0": 4, "m1": 5}, "score": 4.5}
+    (voted,) = panel("vote", {"q1": 4}, {"q1": 5}, {"q1": 5}).answers([question(1)])
+    assert voted.verdict == 5
+    (split,) = panel("vote", {"q1": 4}, {"q1": 5}).answers([question(1)])
+    assert (split.status, split.verdict) == ("parse_failed", None)
+    (alone,) = panel("mean", {"q1": 4}, {}, {}).answers([question(1)])
+    assert (alone.status, alone.reason) == ("parse_failed", "1 of 3 members gave a verdict, 2 are needed")
+    (enough,) = panel("mean", {"q1": 4}, {}, {}, quorum=1).answers([question(1)])
+    assert enough.verdict == 4
+    (flags,) = panel("mean", {"d1": [1, 0]}, {"d1": [1, 1]}, {"d1": [0, 0]}).answers([detection(1, 2)])
+    assert flags.verdict == [1, 0]
+
+
+def test_a_panel_of_the_wrong_people_is_refused() -> None:
+    with pytest.raises(UserError, match="twice"):
+        make_judge("panel:chance+chance")
+    with pytest.raises(UserError, match="at least 2"):
+        make_judge("panel:chance")
+    with pytest.raises(UserError, match="unknown judge"):
+        make_judge("panel:chance+nobody")
+
+
+def local(tmp_path: Path, words: int = 4) -> HfJudge:
+    judge: HfJudge = make_judge("hf:toy", {"words": words, "batch": 2, "cache": tmp_path / "r.sqlite"})
+    lm = toy_lm("llama", tokenizer=toy_tokenizer())
+    lm.config.max_position_embeddings = 1 << 16
+    judge.__dict__["lm"] = lm
+    return judge
+
+
+def test_a_local_model_answers_in_the_form_and_on_the_menu(tmp_path: Path) -> None:
+    questions = [
+        question(1),
+        question(2, "a longer text than the first one "),
+        detection(1, 3),
+        detection(2, 1),
+    ]
+    answers = {one.id: one for one in local(tmp_path).answers(questions)}
+    for one in questions:
+        answer = answers[one.id]
+        assert (answer.status, answer.path) == ("ok", "constrained")
+        assert json.loads(answer.raw) == answer.fields
+        one.rubric.validator.validate(answer.fields)
+    assert answers["q1"].verdict in (1, 2, 3, 4, 5)
+    assert sum(answers["q1"].weights or []) == pytest.approx(1)
+    assert len(answers["q1"].weights or []) == 5
+    assert len(answers["d1"].verdict) == len(answers["d1"].weights or []) == 3
+    assert [one.stored for one in local(tmp_path).answers(questions)] == [True] * 4
+
+
+def test_a_local_model_s_answer_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
+    many = [question(n, "text " * n) for n in range(5)]
+    together = {one.id: one for one in local(tmp_path / "a", words=0).answers(many)}
+    for one in many:
+        (alone,) = local(tmp_path / "b", words=0).answers([one])
+        assert alone.verdict == together[one.id].verdict
+        assert alone.weights == pytest.approx(together[one.id].weights, abs=1e-4)
+
+
+def test_menu_values_of_several_tokens_are_summed(tmp_path: Path) -> None:
+    """The likeliest value is that of the whole value's log-probability, by definition."""
+    judge = local(tmp_path, words=0)
+    lm, prompt = judge.lm, "The category is "
+    menu = ["low_level", "low", "high_level"]  # one is the beginning of another
+
+    class Draft:
+        text = prompt
+
+    ((value, weights),) = judge._chosen([Draft()], menu)  # type: ignore[list-item]
+    sums = []
+    for one in menu:
+        ids = lm.tokenizer(prompt + json.dumps(one), add_special_tokens=False)["input_ids"]
+        start = _shared(
+            [lm.tokenizer(prompt + json.dumps(m), add_special_tokens=False)["input_ids"] for m in menu]
+        )
+        logits = lm.forward(lm.batch([ids])).logits
+        assert logits is not None
+        logs = logits[0].double().log_softmax(-1)
+        sums.append(sum(float(logs[place - 1, ids[place]]) for place in range(start, len(ids))))
+    assert value == menu[sums.index(max(sums))]
+    assert [a / b for a, b in pairwise(weights)] == pytest.approx(
+        [2.718281828459045 ** (a - b) for a, b in pairwise(sums)], rel=1e-3
+    )
+
+
+def test_a_question_beyond_the_window_has_a_status(tmp_path: Path) -> None:
+    judge = local(tmp_path)
+    judge.lm.config.max_position_embeddings = 200
+    (answer,) = judge.answers([question(1)])
+    assert (answer.status, answer.verdict) == ("truncated", None)
+    assert "window of 200" in (answer.reason or "")
+
+
+def test_chance_is_fair_and_the_same_every_time() -> None:
+    judge = make_judge("chance")
+    answers = list(judge.answers([question(n) for n in range(400)]))
+    assert list(judge.answers([question(n) for n in range(400)])) == answers
+    counts = [sum(one.verdict == score for one in answers) for score in range(1, 6)]
+    assert min(counts) > 50
+    (flags,) = judge.answers([detection(1, 7)])
+    assert len(flags.verdict) == 7
+
+
+def test_the_offline_judge_knows_four_rubrics() -> None:
+    (answer,) = make_judge("offline").answers([detection(1, 2)])
+    assert (answer.status, answer.reason) == (
+        "missing",
+        "the offline judge has no rule for the rubric 'detection'",
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("nobody", {}, "unknown judge"),
+        ("embed:x", {}, "takes no argument"),
+        ("chance", {"a": 1}, "takes no argument and no options"),
+        ("hf:", {}, "model"),
+        ("hf:m", {"word": 1}, "did you mean 'words'"),
+    ],
+)
+def test_a_wrong_judge_is_named(spec: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_judge(spec, options)
