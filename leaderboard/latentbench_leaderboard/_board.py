@@ -67,6 +67,8 @@ class ColumnGroup:
     """Title of the task."""
     judge: str | None
     """Label of the judge."""
+    calibration: str | None
+    """What is known of the judge, in a line."""
     columns: tuple[Column, ...]
     """In order."""
 
@@ -151,8 +153,13 @@ def _details(lm: Mapping[str, Any]) -> str:
 
 
 def _grouped(columns: list[Column]) -> tuple[ColumnGroup, ...]:
-    groups = groupby(columns, key=lambda column: (column.task, column.task_title, column.judge))
-    return tuple(ColumnGroup(title, judge, tuple(members)) for (_, title, judge), members in groups)
+    groups = groupby(
+        columns, key=lambda column: (column.task, column.task_title, column.judge, column.calibration)
+    )
+    return tuple(
+        ColumnGroup(title, judge, calibration, tuple(members))
+        for (_, title, judge, calibration), members in groups
+    )
 
 
 def _sorted(rows: list[Row], columns: list[Column], by: int) -> list[Row]:

@@ -57,6 +57,8 @@ class Column:
     """Title of the metric."""
     judge: str | None
     """Label of the judge."""
+    calibration: str | None
+    """What is known of the judge, in a line."""
     unit: str
     """Unit of the values."""
     direction: str
@@ -200,6 +202,7 @@ def _column(
         metric=metric.name if metric else None,
         title=card.metric_title(name) if metric else humanise("score"),
         judge=judge,
+        calibration=next((pick.entry.calibration for pick in picked.values()), None),
         unit=clip(metric.unit, 40) if metric else "",
         direction=metric.direction if metric else "none",
         setting="; ".join(text for text in texts if text),

@@ -64,6 +64,8 @@ class JudgeView:
 
     label: str
     """Name."""
+    calibration: str
+    """What is known of it, in a line."""
     identity: tuple[tuple[str, str], ...]
     """All fields."""
 
@@ -86,14 +88,14 @@ def meanings_of(subjects: Sequence[Subject]) -> list[TaskMeaning]:
 
 def judges_of(subjects: Sequence[Subject]) -> list[JudgeView]:
     """Every judge of the records."""
-    found: dict[tuple[tuple[str, str], ...], str] = {}
+    found: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
     for subject in subjects:
         for entry in subject.entries:
             if entry.record.cell.judge is not None and entry.judge is not None:
-                found[tuple(flat(entry.record.cell.judge))] = entry.judge
+                found[tuple(flat(entry.record.cell.judge))] = (entry.judge, entry.calibration or "")
     return [
-        JudgeView(label, identity)
-        for identity, label in sorted(found.items(), key=lambda pair: (pair[1], pair[0]))
+        JudgeView(label, calibration, identity)
+        for identity, (label, calibration) in sorted(found.items(), key=lambda pair: (pair[1], pair[0]))
     ]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from latentbench.errors import StoreError, UserError
 from latentbench.identity import sha256_json
 from latentbench.store import CellFolder, Metric, ResultsFolder, RunRecord
+from latentbench_leaderboard._calibration import calibration_text, load_calibrations
 from latentbench_leaderboard._format import clip, short_sha, slug
 
 __all__ = ["Entry", "Subject", "items_of_kind", "judge_label", "load_subjects", "task_name"]
@@ -31,6 +32,8 @@ class Entry:
     """Where its items are."""
     measured: CellFolder
     """Where its items are: its own folder, or that of the cell whose measurement it shares."""
+    calibration: str | None = None
+    """What is known of its judge, in a line; None for tasks that ask none."""
 
     @property
     def task(self) -> str:
@@ -105,7 +108,7 @@ def load_subjects(results: Path) -> tuple[list[Subject], int]:
             f"{results} holds no finished cell, so there is nothing to show; run a suite into it first "
             f"(`latentbench run SUITE --out {results}`)"
         )
-    entries = _entries(finished)
+    entries = _entries(finished, load_calibrations(results))
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(_row_key(entry.record), []).append(entry)
@@ -143,7 +146,9 @@ def judge_label(judge: Mapping[str, Any] | None) -> str | None:
     return f"{parts[0]} ({parts[1]})" if len(set(parts)) == 2 else (parts or [sha256_json(judge)[:8]])[0]
 
 
-def _entries(finished: list[tuple[CellFolder, RunRecord]]) -> list[Entry]:
+def _entries(
+    finished: list[tuple[CellFolder, RunRecord]], calibrations: Mapping[str, dict[str, Any]]
+) -> list[Entry]:
     with_items: dict[str, CellFolder] = {}
     for cell, record in finished:
         if (cell.path / "items.jsonl").exists():
@@ -151,7 +156,8 @@ def _entries(finished: list[tuple[CellFolder, RunRecord]]) -> list[Entry]:
     entries = []
     for cell, record in finished:
         own = (cell.path / "items.jsonl").exists()
-        entries.append(Entry(record, cell, cell if own else with_items.get(record.measurement_key, cell)))
+        measured = cell if own else with_items.get(record.measurement_key, cell)
+        entries.append(Entry(record, cell, measured, calibration_text(record.cell.judge, calibrations)))
     return sorted(entries, key=lambda e: (e.task, e.judge or "", e.record.cell.seed, e.record.key))
 
 

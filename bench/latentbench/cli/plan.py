@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -54,6 +56,8 @@ def plan(
                 "stored": cell.key in done,
                 "tokens": cost.tokens,
                 "judge_calls": cost.judge_calls,
+                "judge_tokens": cost.judge_tokens,
+                "dollars": cost.dollars,
             }
         )
     if as_json:
@@ -79,5 +83,18 @@ def plan(
     calls = sum(int(row["judge_calls"]) for row in missing)
     click.echo(
         f"{len(missing)} of {len(rows)} cells to do: at most {tokens:,} tokens through the model (passes that cells "
-        f"share are counted at each) and {calls:,} judge calls"
+        f"share are counted at each) and {calls:,} judge calls{_judging(missing)}"
     )
+
+
+def _judging(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the judge's calls come to, where a language model judges."""
+    tokens = sum(int(row["judge_tokens"]) for row in rows)
+    if not tokens:
+        return ""
+    known = [row["dollars"] for row in rows if row["judge_tokens"]]
+    priced = [dollars for dollars in known if dollars is not None]
+    cost = (
+        f"about {sum(priced):.2f} dollars" if len(priced) == len(known) else "no price of the judge is known"
+    )
+    return f" of about {tokens:,} tokens ({cost})"

@@ -59,6 +59,10 @@ class Cost(NamedTuple):
     """Tokens through the model, generation included."""
     judge_calls: int
     """Calls to the judge."""
+    judge_tokens: int
+    """Tokens that a judge which is a language model reads and writes."""
+    dollars: float | None
+    """What that costs; None for a judge without a known price."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +96,10 @@ class Plan:
 
     def cost(self, cell: Cell) -> Cost:
         """What a cell takes, roughly; the shared clean pass is counted at every cell that watches it."""
-        return Cost(cell.task.tokens(), cell.task.judge_calls())
+        read, written = cell.task.judge_tokens()
+        price = getattr(cell.judge, "price", None)
+        dollars = None if price is None else (read * price.input + written * price.output) / 1e6
+        return Cost(cell.task.tokens(), cell.task.judge_calls(), read + written, dollars)
 
 
 def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | None = None) -> Plan:

@@ -189,3 +189,7 @@ class Task(ABC):
     def judge_calls(self) -> int:
         """Calls to the judge for one cell, roughly; for `plan`."""
         return 0
+
+    def judge_tokens(self) -> tuple[int, int]:
+        """Tokens that a language model as the judge reads and writes for one cell, roughly; for `plan`."""
+        return 0, 0

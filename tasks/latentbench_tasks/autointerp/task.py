@@ -162,6 +162,13 @@ class AutointerpTask(LatentContextsTask):
         flags = 2 * -(-texts // self.config.batch) + -(-self.config.contexts // self.config.batch)
         return self.config.latents * (1 + flags + self.config.intruders)
 
+    def judge_tokens(self) -> tuple[int, int]:
+        """See `Task.judge_tokens`: instructions of about 300 tokens, and marks."""
+        shown = self.config.contexts * (self.config.context_tokens + 12)
+        others = self.judge_calls() - self.config.latents
+        each = 300 + self.config.batch * (self.config.context_tokens + 12)
+        return self.config.latents * (300 + shown) + others * each, self.judge_calls() * 80
+
 
 def _latents(items: Sequence[Item]) -> list[_Latent]:
     texts = marked_texts(items)

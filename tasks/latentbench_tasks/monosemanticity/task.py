@@ -89,3 +89,9 @@ class MonosemanticityTask(LatentContextsTask):
     def judge_calls(self) -> int:
         """See `Task.judge_calls`."""
         return self.config.latents + self.config.mixed
+
+    def judge_tokens(self) -> tuple[int, int]:
+        """See `Task.judge_tokens`: instructions of about 400 tokens, and marks."""
+        return self.judge_calls() * (
+            400 + self.config.shown * (self.config.context_tokens + 12)
+        ), self.judge_calls() * 60

@@ -155,7 +155,7 @@ def test_a_kill_between_two_items_of_a_batch_leaves_the_numbers_as_they_are(
 
 def test_a_plan_says_what_each_cell_costs() -> None:
     plan = toy_plan.toy_plan()
-    assert [plan.cost(cell) for cell in plan.cells] == [Cost(400, 0), Cost(700, 0)] * 2
+    assert [plan.cost(cell) for cell in plan.cells] == [Cost(400, 0, 0, None), Cost(700, 0, 0, None)] * 2
 
 
 def test_watchers_of_other_budgets_change_no_item(tmp_path: Path) -> None:
