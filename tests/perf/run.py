@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from dictionaries import encoding_child, measure_decoding, measure_encoding, measure_routing, measure_training
 from influence import gradient_child, measure_gradient_memory, measure_influence
+from judging import measure_judging
 from passes import measure_core, measure_memory, measure_steering, measure_watching, memory_child
 from timing import CONTEXT, ROWS, Bench
 
@@ -34,6 +35,7 @@ BENCHED = {
     "routing": measure_routing,
     "training": measure_training,
     "influence": measure_influence,
+    "judging": measure_judging,
 }
 """Measurements with the model at hand, by name."""
 MEASURES = (
@@ -43,6 +45,7 @@ MEASURES = (
     "decoding",
     "routing",
     "influence",
+    "judging",
     "memory",
     "encoding",
     "gradient",

@@ -27,6 +27,7 @@ TARGETS = {
     "gradsae_routed": 1 / 3,
     "ablation": 3.0,
     "ablation_routed": 3.0,
+    "judging": 0.7,
 }
 """Smallest acceptable ratios on a CPU."""
 BUDGET_SECONDS = 45.0

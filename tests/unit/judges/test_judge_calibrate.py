@@ -71,7 +71,8 @@ def test_kappa_is_scikit_learn_s() -> None:
 
 def test_a_judge_that_knows_the_truth_is_good() -> None:
     for one in by_name(Reader()).values():
-        assert (one.kappa, one.spearman, one.exact, one.good) == (1.0, pytest.approx(1.0), 1.0, True)
+        assert (one.kappa, one.exact, one.good) == (1.0, 1.0, True)
+        assert one.spearman == pytest.approx(1.0)
         assert one.canaries == "0 of 24"
         assert (one.retest, one.turned) == ("20 of 20", "20 of 20")
         assert one.turned_shift == 0
@@ -147,13 +148,13 @@ def test_the_wire_to_a_real_model_on_this_machine(tmp_path: Path) -> None:
             "url": server.url,
             "cache": tmp_path / "r.sqlite",
             "ledger": tmp_path / "l.jsonl",
-            "max_tokens": 48,
+            "max_tokens": 12,
         }
         judge = make_judge("openai:smollm2", {**options, "schema_mode": "prompt"})
         judge.preflight()
-        asked = [case.question for case in questions_of("steering_fluency")[:3]]
+        asked = [case.question for case in questions_of("steering_fluency")[:2]]
         answers = list(judge.answers(asked))
     assert sorted(one.id for one in answers) == sorted(one.id for one in asked)
     assert all(one.status in STATUSES and one.status != "transport_error" for one in answers)
-    assert all(one.raw and one.usage.prompt > 200 and 0 < one.usage.completion <= 48 for one in answers)
+    assert all(one.raw and one.usage.prompt > 200 and 0 < one.usage.completion <= 12 for one in answers)
     assert judge.spending.tokens == sum(one.usage.prompt + one.usage.completion for one in answers)

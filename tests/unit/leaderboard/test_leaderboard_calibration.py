@@ -56,6 +56,6 @@ def test_a_calibration_of_another_judge_s_name_is_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="not named by the hash"):
         load_calibrations(folder)
     (folder / "calibration" / "x.json").write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match="can't be read as JSON|not named"):
+    with pytest.raises(UserError, match=r"can't be read as JSON|not named"):
         load_calibrations(folder)
     assert load_calibrations(tmp_path / "none") == {}
