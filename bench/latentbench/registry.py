@@ -14,7 +14,7 @@ from typing import Any
 
 from latentbench.errors import UserError, unknown_name
 
-__all__ = ["COMMANDS", "FORMATS", "JUDGES", "TASKS", "Registry"]
+__all__ = ["COMMANDS", "FORMATS", "JUDGES", "RUBRICS", "TASKS", "Registry"]
 
 
 class Registry:
@@ -92,5 +92,7 @@ def _entries(group: str) -> dict[str, EntryPoint]:
 
 TASKS = Registry("latentbench.tasks", "task")
 JUDGES = Registry("latentbench.judges", "judge")
+RUBRICS = Registry("latentbench.rubrics", "rubric")
+"""Rubrics of other packages: each entry is the path of a TOML file, as text or as a `Path`."""
 FORMATS = Registry("latentbench.formats", "dictionary format")
 COMMANDS = Registry("latentbench.commands", "command")

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, model_va
 
 from latentbench.errors import UserError, unknown_name
 from latentbench.identity import sha256_json
+from latentbench.registry import RUBRICS
 
 __all__ = ["PLACE", "Rubric", "load_rubric", "rubric_names"]
 
@@ -116,17 +117,19 @@ class Rubric(BaseModel):
 
 
 def rubric_names() -> list[str]:
-    """Names of the shipped rubrics."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    """Names of the shipped rubrics and of those that other packages register under `latentbench.rubrics`."""
+    return sorted({path.stem for path in _FOLDER.glob("*.toml")} | set(RUBRICS.names()))
 
 
 def load_rubric(source: str | Path) -> Rubric:
-    """A shipped rubric by name, or one from a TOML file.
+    """A rubric by name, shipped or registered by another package, or one from a TOML file.
 
     Raises:
         UserError: there is no such rubric, or the file is none; the first thing wrong is named.
     """
-    path = _FOLDER / f"{source}.toml" if str(source) in rubric_names() else Path(source)
+    path = _FOLDER / f"{source}.toml"
+    if not path.is_file():
+        path = Path(RUBRICS.load(str(source))) if str(source) in RUBRICS.names() else Path(source)
     if not path.is_file():
         raise unknown_name("rubric", str(source), rubric_names(), hint="Or give the path of a TOML file.")
     try:

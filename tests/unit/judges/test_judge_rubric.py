@@ -8,6 +8,7 @@ import pytest
 
 import latentbench_judges
 from latentbench.errors import UserError
+from latentbench.registry import RUBRICS
 from latentbench_judges import load_rubric, rubric_names
 
 SHIPPED = Path(latentbench_judges.__file__).parent / "rubrics"
@@ -48,6 +49,19 @@ def test_a_broken_rubric_says_what_is_wrong(tmp_path: Path, old: str, new: str, 
     broken.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(UserError, match=message):
         load_rubric(broken)
+
+
+def test_a_rubric_of_another_package_is_found_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = (SHIPPED / "monosemanticity.toml").read_text(encoding="utf-8")
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace('name = "monosemanticity"', 'name = "mine"'), encoding="utf-8")
+    monkeypatch.setattr(RUBRICS, "names", lambda: ["mine", "monosemanticity"])
+    monkeypatch.setattr(RUBRICS, "load", lambda _name: str(path))
+    assert load_rubric("mine").name == "mine"
+    assert "mine" in rubric_names()
+    assert load_rubric("monosemanticity").name == "monosemanticity"  # nobody takes a name of ours
 
 
 def test_every_change_of_a_rubric_changes_its_hash() -> None:
