@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -94,7 +95,14 @@ def _value(text: str) -> Any:
 
 
 def suite_options(command: F) -> F:
-    """Add the argument SUITE and the options that stand in for it or change it."""
+    """Add the argument SUITE and the options that stand in for it or change it; they come as one `chosen`."""
+
+    @wraps(command)
+    def gathered(**given: Any) -> Any:
+        chosen = Chosen(*(given.pop(name) for name in Chosen._fields))
+        return command(chosen=chosen, **given)
+
+    decorated: Any = gathered
     for decorate in reversed(
         (
             click.argument("suite", required=False),
@@ -124,5 +132,6 @@ def suite_options(command: F) -> F:
             click.option("--dict-device", help="Device of the dictionaries, if another."),
         )
     ):
-        command = decorate(command)
-    return command
+        decorated = decorate(decorated)
+    found: F = decorated
+    return found

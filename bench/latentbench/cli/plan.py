@@ -21,15 +21,7 @@ __all__ = ["plan"]
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def plan(
-    suite: str | None,
-    lm: str | None,
-    dictionaries: tuple[str, ...],
-    tasks: tuple[str, ...],
-    judges: tuple[str, ...],
-    judge_url: str | None,
-    judge_options: tuple[str, ...],
-    target_l0: float | None,
-    dtype: str | None,
+    chosen: Chosen,
     device: str,
     dict_device: str | None,
     out: Path | None,
@@ -39,7 +31,7 @@ def plan(
 
     Loads the model and the dictionaries, since their checksums are part of what a cell is; measures nothing.
     """
-    loaded = Chosen(suite, lm, dictionaries, tasks, judges, judge_url, judge_options, target_l0, dtype).load()
+    loaded = chosen.load()
     from latentbench.run import make_plan
 
     made = make_plan(loaded, device=device, dictionary_device=dict_device)

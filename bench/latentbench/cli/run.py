@@ -22,15 +22,7 @@ __all__ = ["run"]
     "--json", "as_json", is_flag=True, help="Events as JSON lines, then one line with the records' keys."
 )
 def run(
-    suite: str | None,
-    lm: str | None,
-    dictionaries: tuple[str, ...],
-    tasks: tuple[str, ...],
-    judges: tuple[str, ...],
-    judge_url: str | None,
-    judge_options: tuple[str, ...],
-    target_l0: float | None,
-    dtype: str | None,
+    chosen: Chosen,
     device: str,
     dict_device: str | None,
     out: Path,
@@ -41,7 +33,7 @@ def run(
     The same command again does only what is missing. Exit code 0: every cell is ok; 1: some failed (their errors
     are in the records); 2: wrong input, nothing was run.
     """
-    loaded = Chosen(suite, lm, dictionaries, tasks, judges, judge_url, judge_options, target_l0, dtype).load()
+    loaded = chosen.load()
     if out.exists() and not out.is_dir():
         raise click.UsageError(f"--out {str(out)!r} is a file; name a folder")
     from latentbench.run import execute, make_plan

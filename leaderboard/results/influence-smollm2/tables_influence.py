@@ -37,24 +37,72 @@ SELECTORS = (
     ("GradSAE, cut before the mean (code)", "gradsae_code"),
     ("integrated gradients, 10 steps", "integrated_gradients"),
     ("activation", "activation"),
+    ("vocabulary projection", "vocabulary"),
+    ("output score", "output_score"),
+    ("delta token confidence", "delta_confidence"),
     ("random", "random"),
 )
+DICTIONARIES = {"TopK resid_post.21": "topk", "JumpReLU resid_post.21": "jumprelu", "RouteSAE": "routesae"}
+"""Names of the dictionaries, and the ends of their tables' names."""
 
 
 def tables(folder: Path = HERE) -> dict[str, str]:
     """Markdown tables by the name of their place in the page."""
     found: dict[str, str] = {}
-    records = {str(record.cell.task["name"]): record for record in load_records(folder)}
-    perturbed, steered = records["perturbation"], records["local_steering"]
-    for score in ("em", "kl"):
-        found[f"perturbation-{score}"] = _by_count(perturbed, score, SETS)
-        found[f"perturbation-{score}-gaps"] = _by_count(perturbed, score, GAPS)
-    for score in ("em", "own", "shift"):
-        found[f"steering-{score}"] = _by_count(steered, score, SETS)
-        found[f"steering-{score}-gaps"] = _by_count(steered, score, GAPS)
-    found["fidelity"] = _fidelity(records["influence_fidelity"])
+    records = {
+        (str(record.labels["dictionary"]), str(record.cell.task["name"])): record
+        for record in load_records(folder)
+    }
+    for name, end in DICTIONARIES.items():
+        perturbed, steered = records[name, "perturbation"], records[name, "local_steering"]
+        for score in ("em", "kl"):
+            found[f"perturbation-{score}-{end}"] = _by_count(perturbed, score, SETS)
+            found[f"perturbation-{score}-gaps-{end}"] = _by_count(perturbed, score, GAPS)
+        for score in ("em", "own", "shift"):
+            found[f"steering-{score}-{end}"] = _by_count(steered, score, SETS)
+            found[f"steering-{score}-gaps-{end}"] = _by_count(steered, score, GAPS)
+        found[f"fidelity-{end}"] = _fidelity(records[name, "influence_fidelity"])
+    found["summary"] = _summary(records)
     found["examples"] = _examples(records)
     return found
+
+
+def _summary(records: dict[tuple[str, str], RunRecord]) -> str:
+    """What decides the two hypotheses, at ten latents, by dictionary."""
+    perturbed = (
+        "em_gradsae_top",
+        "em_activation_top",
+        "em_matched_top",
+        "em_random_top",
+        "em_gap_activation",
+    )
+    steered = ("em_gradsae_top", "em_activation_top", "em_gap_activation")
+    rows = []
+    for name in DICTIONARIES:
+        first, second = records[name, "perturbation"], records[name, "local_steering"]
+        rows.append(
+            [
+                name,
+                *(_at(first, curve, 10) for curve in perturbed),
+                *(_at(second, curve, 10) for curve in steered),
+            ]
+        )
+    head = [
+        "dictionary",
+        "GradSAE's ten at zero",
+        "most active ten",
+        "matched",
+        "random",
+        "GradSAE over activation",
+    ]
+    return markdown_table(
+        [*head, "swapped: GradSAE's ten", "most active ten", "GradSAE over activation"], rows
+    )
+
+
+def _at(record: RunRecord, name: str, count: float) -> str:
+    curve = next(curve for curve in record.curves if curve.name == name)
+    return _point(next(point for point in curve.points if point.x == count))
 
 
 def _by_count(record: RunRecord, score: str, rows: Sequence[tuple[str, str]]) -> str:
@@ -82,12 +130,19 @@ def _fidelity(record: RunRecord) -> str:
     )
 
 
-def _examples(records: dict[str, RunRecord]) -> str:
+def _examples(records: dict[tuple[str, str], RunRecord]) -> str:
     lines = [
-        [name, ", ".join(f"{count} {what}" for what, count in sorted(record.counts.items()) if count)]
-        for name, record in sorted(records.items())
+        [
+            name,
+            task,
+            ", ".join(
+                f"{count} {what}" for what, count in sorted(records[name, task].counts.items()) if count
+            ),
+        ]
+        for name in DICTIONARIES
+        for task in sorted(task for other, task in records if other == name)
     ]
-    return markdown_table(["task", "measured"], lines)
+    return markdown_table(["dictionary", "task", "measured"], lines)
 
 
 def _point(point: CurvePoint) -> str:
