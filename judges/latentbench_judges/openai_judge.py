@@ -7,8 +7,6 @@ version of the parser. Only verdicts are kept, so whatever failed is asked again
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import queue
 import threading
@@ -20,19 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from latentbench.data import cache_root
 from latentbench.errors import UserError, nearest
-from latentbench.store import ResponseCache
-from latentbench_judges._answer import Answer, Usage
+from latentbench_judges._answer import Answer
+from latentbench_judges._asking import Asking
 from latentbench_judges._options import checked_options
-from latentbench_judges._parse import PARSER_VERSION, read_reply
-from latentbench_judges._question import Question, new_nonce
+from latentbench_judges._parse import PARSER_VERSION
+from latentbench_judges._question import Question
 from latentbench_judges._spending import Ledger, Spending, estimate_tokens, load_prices
-from latentbench_judges._transport import Failure, Reply, Transport
 
 __all__ = ["OpenAIJudge", "OpenAIJudgeOptions"]
 
 _KEYS = ("LATENTBENCH_JUDGE_KEY", "OPENAI_API_KEY")
-_GIVE_UP = 25
-"""Questions in a row without a reply, after which the rest is not asked: the server is gone."""
 _LOCAL = ("http://localhost", "http://127.", "http://[::1]")
 
 
@@ -108,7 +103,8 @@ class OpenAIJudge:
             raise UserError(
                 "the judge 'openai' needs more packages: pip install 'latentbench[judges]'"
             ) from error
-        self._key = _key(options)
+        self.key = _key(options)
+        """The secret key: never to be written or shown."""
         self.price = load_prices(options.prices).get(options.model)
         if options.max_cost is not None and self.price is None:
             raise UserError(
@@ -117,7 +113,8 @@ class OpenAIJudge:
             )
         self.spending = Spending(options.max_calls, options.max_total_tokens, options.max_cost)
         self.ledger = Ledger(options.ledger or cache_root() / "judges" / "ledger.jsonl")
-        self._cache = options.cache or cache_root() / "judges" / "replies.sqlite"
+        self.cache = options.cache or cache_root() / "judges" / "replies.sqlite"
+        """File of replies."""
 
     @classmethod
     def make(cls, argument: str, options: Mapping[str, Any]) -> OpenAIJudge:
@@ -162,7 +159,7 @@ class OpenAIJudge:
         """
         import openai
 
-        client = openai.OpenAI(api_key=self._key, base_url=self.options.url, max_retries=2, timeout=20)
+        client = openai.OpenAI(api_key=self.key, base_url=self.options.url, max_retries=2, timeout=20)
         try:
             known = [str(one.id) for one in client.models.list()]
         except openai.APIConnectionError as error:
@@ -197,7 +194,7 @@ class OpenAIJudge:
             UserError: the server refuses what no further try would mend.
         """
         found: queue.SimpleQueue[Answer | BaseException | None] = queue.SimpleQueue()
-        run = _Run(self, questions, found.put)
+        run = Asking(self, questions, found.put)
         thread = threading.Thread(target=run.main, name="judge", daemon=True)
         thread.start()
         try:
@@ -208,182 +205,6 @@ class OpenAIJudge:
         finally:
             run.stop()
             thread.join()
-
-
-class _Run:
-    """One batch of questions in an event loop of its own."""
-
-    def __init__(self, judge: OpenAIJudge, questions: Iterable[Question], give: Any) -> None:
-        self.judge, self.give = judge, give
-        self._questions = iter(questions)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._silent = 0
-        self._returned = judge.options.expect
-        self._stopped = threading.Event()
-
-    def main(self) -> None:
-        try:
-            asyncio.run(self._all())
-        except asyncio.CancelledError:
-            pass
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for answers
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            self.give(error)
-            return
-        self.give(None)
-
-    def stop(self) -> None:
-        """Give up what is under way."""
-        self._stopped.set()
-        loop, task = self._loop, self._task
-        if loop is not None and task is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(task.cancel)
-            except RuntimeError:  # it closed in between: there is nothing left to give up
-                return
-
-    async def _all(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        judge = self.judge
-        transport = Transport(judge.options, judge._key, judge.price, judge.spending)
-        try:
-            with ResponseCache(judge._cache) as cache:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(judge.options.concurrency):
-                        group.create_task(self._work(transport, cache))
-        finally:
-            await transport.close()
-
-    async def _work(self, transport: Transport, cache: ResponseCache) -> None:
-        for question in self._questions:
-            if self._stopped.is_set():
-                return
-            self.give(await self._one(question, transport, cache))
-
-    async def _one(self, question: Question, transport: Transport, cache: ResponseCache) -> Answer:
-        stored = self._stored(question, cache)
-        if stored is not None:
-            return stored
-        if self._silent >= _GIVE_UP:
-            reason = f"not asked: {_GIVE_UP} questions in a row got no reply"
-            return Answer(question.id, question.key, "transport_error", reason=reason)
-        outcome = await transport.ask(self._body(question), self._noted(question))
-        if isinstance(outcome, Failure):
-            self._silent += not outcome.over_budget
-            status: Literal["over_budget", "transport_error"] = (
-                "over_budget" if outcome.over_budget else "transport_error"
-            )
-            return Answer(question.id, question.key, status, reason=outcome.reason)
-        self._silent = 0
-        options = self.judge.options
-        if options.expect is not None and outcome.model != options.expect:
-            raise UserError(
-                f"{options.url} answers as {outcome.model!r}, and {options.expect!r} is expected (option expect): "
-                "verdicts of two models must not be mixed"
-            )
-        answer = _answer(question, outcome)
-        if answer.status == "ok":
-            if self._returned is None:
-                cache.put(self._alias(), {"model": outcome.model})
-                self._returned = outcome.model
-            cache.put(
-                self._request(question, outcome.model),
-                {
-                    "raw": outcome.raw,
-                    "finish": outcome.finish,
-                    "model": outcome.model,
-                    "usage": outcome.usage._asdict(),
-                },
-            )
-        return answer
-
-    def _stored(self, question: Question, cache: ResponseCache) -> Answer | None:
-        if self._returned is None:
-            alias = cache.get(self._alias())
-            if alias is None:
-                return None
-            self._returned = alias["model"]
-        kept = cache.get(self._request(question, self._returned))
-        if kept is None:
-            return None
-        reply = Reply(kept["raw"], kept["finish"], None, kept["model"], Usage())
-        answer = _answer(question, reply)._replace(stored=True)
-        return answer if answer.status == "ok" else None
-
-    def _alias(self) -> dict[str, Any]:
-        """Under which name the server's own name of the model is kept."""
-        return {"alias": {"url": self.judge.options.url, "model": self.judge.options.model}}
-
-    def _request(self, question: Question, returned: str) -> dict[str, Any]:
-        """The key of a reply."""
-        return {
-            "judge": self.judge.identity(),
-            "model_returned": returned,
-            "messages": self._messages(question, None),
-            "schema": question.schema(),
-            "rubric": [question.rubric.name, question.rubric.version, question.rubric.sha256],
-            "replicate": question.replicate,
-        }
-
-    def _messages(self, question: Question, nonce: str | None) -> list[dict[str, str]]:
-        messages = list(question.plain_messages if nonce is None else question.messages(nonce))
-        if self.judge.options.schema_mode == "prompt":
-            form = f"\n\n{form_in_words(question)}"
-            messages[-1] = {**messages[-1], "content": messages[-1]["content"] + form}
-        return messages
-
-    def _body(self, question: Question) -> dict[str, Any]:
-        o = self.judge.options
-        body: dict[str, Any] = {"model": o.model, "messages": self._messages(question, new_nonce())}
-        optional = {"temperature": o.temperature, "top_p": o.top_p, o.token_field: o.max_tokens}
-        optional["seed"] = None if o.seed is None else o.seed + question.replicate
-        body |= {name: value for name, value in optional.items() if value is not None}
-        if o.schema_mode == "strict":
-            schema = {"name": question.rubric.name, "strict": True, "schema": question.schema()}
-            # As an extra: the client would walk through the schema at every call, a fifth of its time.
-            body["extra_body"] = {"response_format": {"type": "json_schema", "json_schema": schema}}
-        return body
-
-    def _noted(self, question: Question) -> Any:
-        def note(outcome: str, usage: Usage, cost: float) -> None:
-            self.judge.ledger.add(
-                {
-                    "url": self.judge.options.url,
-                    "model": self.judge.options.model,
-                    "rubric": question.rubric.name,
-                    "outcome": outcome,
-                    **usage._asdict(),
-                    "dollars": None if self.judge.price is None else round(cost, 8),
-                }
-            )
-
-        return note
-
-
-def form_in_words(question: Question) -> str:
-    """The form of the answer, for a judge that is given no schema."""
-    return (
-        "Answer with one JSON object of this JSON schema and nothing else:\n"
-        f"{json.dumps(question.schema())}\nFor example (not about these texts): {json.dumps(question.rubric.example)}"
-    )
-
-
-def _answer(question: Question, reply: Reply) -> Answer:
-    found = read_reply(question, reply.raw, reply.finish, reply.refusal)
-    return Answer(
-        id=question.id,
-        key=question.key,
-        status=found.status,
-        fields=found.fields,
-        verdict=None if found.fields is None else found.fields[question.rubric.verdict],
-        path=found.path,
-        reason=found.reason,
-        raw=reply.raw,
-        model=reply.model,
-        usage=reply.usage,
-    )
 
 
 def _key(options: OpenAIJudgeOptions) -> str:

@@ -110,6 +110,8 @@ class InfluenceFidelityTask(Task):
         latents = found["activation"].latents[chosen]
         exact = ExactAblation(keep_error=self.config.keep_error).effects(spliced, latents)
         scores = {name: _rounded(one.scores[chosen]) for name, one in found.items()}
+        projected = VocabularyProjection().among(spliced, latents)
+        scores["vocabulary"], passes["vocabulary"] = _rounded(projected.scores), [0.0, 0.0]
         for known in alone:
             scores[known.selector.name] = _rounded(known.scores(setup, latents))
             passes[known.selector.name] = [0.0, 0.0]
@@ -133,7 +135,6 @@ class InfluenceFidelityTask(Task):
             GradSae(relu="before", keep_error=keep, name="gradsae_code"),
             Attribution(keep_error=keep),
             IntegratedGradients(self.config.steps, keep_error=keep),
-            VocabularyProjection(keep_error=keep),
             RandomActive(seed),
         ]
 

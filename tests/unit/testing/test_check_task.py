@@ -23,9 +23,11 @@ from latentbench.testing import (
     parametrize_task_checks,
     toy_corpus,
 )
+from latentbench_tasks.autointerp.task import AutointerpConfig, AutointerpTask
 from latentbench_tasks.core.task import CoreConfig, CoreTask
 from latentbench_tasks.feature_count.task import FeatureCountConfig, FeatureCountTask
 from latentbench_tasks.interpretability.task import InterpretabilityConfig, InterpretabilityTask
+from latentbench_tasks.monosemanticity.task import MonosemanticityConfig, MonosemanticityTask
 
 
 def small_core() -> CoreTask:
@@ -43,6 +45,12 @@ def failures(task: Task) -> dict[str, CheckResult]:
         InterpretabilityTask(
             InterpretabilityConfig(budget_tokens=900, latents=12, min_documents=6, contexts=3)
         ),
+        MonosemanticityTask(
+            MonosemanticityConfig(
+                budget_tokens=900, latents=12, min_documents=6, contexts=3, shown=4, mixed=5
+            )
+        ),
+        AutointerpTask(AutointerpConfig(budget_tokens=900, latents=12, min_documents=6, contexts=3)),
     ],
     ids=lambda task: task.name,
 )
