@@ -6,6 +6,7 @@ undefined statistic is unscored, and nothing turns NaN into a number.
 
 from __future__ import annotations
 
+from latentbench.stats._agreement import krippendorff_alpha
 from latentbench.stats._bootstrap import (
     IndexStatistic,
     SumStatistic,
@@ -73,6 +74,7 @@ __all__ = [
     "incidence_coverage",
     "interval_from_draws",
     "joint_draws",
+    "krippendorff_alpha",
     "mean",
     "minimum_detectable_difference",
     "minimum_detectable_ratio",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from latentbench.stats import unscored, wilson
+from latentbench.stats import krippendorff_alpha, unscored, wilson
 from latentbench.store import Curve, Interval, Metric
 from latentbench_tasks._judging import bounded, over_latents, status_counts
 
@@ -48,6 +48,7 @@ def summarise(
         control,
         _above(own, other, rng),
         *(_share(rated, category) for category in CATEGORIES),
+        *_agreement(rated),
     ]
     drawn = next((item for item in items if item["kind"] == "drawn"), {"eligible": 0, "live": 0})
     counts = {
@@ -81,6 +82,31 @@ def _above(own: Sequence[float], other: Sequence[float], rng: np.random.Generato
         reason=None if enough else f"{len(own)} latents and {len(other)} mixed sets were rated",
         note="score less the mean rating of mixed sets",
     )
+
+
+def _agreement(rated: Sequence[Mapping[str, Any]]) -> list[Metric]:
+    """Krippendorff's alpha of a panel's members; nothing for a single judge."""
+    given = [
+        one["fields"]["members"]
+        for one in rated
+        if one["status"] == "ok" and "members" in (one["fields"] or {})
+    ]
+    members = sorted({name for one in given for name in one})
+    if len(members) < 2:
+        return []
+    alpha = krippendorff_alpha([[one.get(name) for one in given] for name in members], "ordinal")
+    return [
+        Metric(
+            name="panel_alpha",
+            value=alpha,
+            n=len(given),
+            resampling_unit="none",
+            unit="alpha",
+            direction="higher",
+            reason=None if alpha is not None else "all ratings are the same",
+            note=f"agreement of {len(members)} judges, ordinal; 1 perfect, 0 what chance gives",
+        )
+    ]
 
 
 def _share(rated: Sequence[Mapping[str, Any]], category: str) -> Metric:

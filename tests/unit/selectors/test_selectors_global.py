@@ -137,6 +137,12 @@ def test_vocabulary_projection_reads_the_target_tokens(lm: LM, dictionary: Dicti
         scaled = (logits - logits.mean(dim=1, keepdim=True)) / logits.std(dim=1, keepdim=True)
         wanted = scaled[:, list(example.answer)].mean(dim=1)
         assert torch.allclose(one.scores.float(), wanted, atol=1e-4)
+    some = found[0].latents[1:4]
+    alone = VocabularyProjection().among(spliced.alone(0), some)
+    assert torch.equal(alone.latents, some)
+    assert torch.allclose(alone.scores, found[0].scores[1:4], atol=1e-5)
+    with pytest.raises(UserError, match="of one example, and there are 2"):
+        VocabularyProjection().among(spliced, some)
 
 
 def raised(lm: LM, dictionary: Dictionary, latent: int, factor: float) -> tuple[Tensor, Tensor]:

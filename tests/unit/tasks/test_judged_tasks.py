@@ -207,6 +207,18 @@ def test_ratings_stand_against_sets_of_different_latents() -> None:
     assert not again.asked
 
 
+def test_a_panel_s_agreement_is_reported() -> None:
+    def panel(answer: Answer) -> Answer:
+        members = {"a": answer.verdict, "b": max(1, answer.verdict - int(answer.id[-1]) % 2)}
+        return answer._replace(fields={"members": members, "score": answer.verdict})
+
+    task = MonosemanticityTask(MonosemanticityConfig(contexts=CONTEXTS, shown=5, mixed=0))
+    _, found, _ = judged(task, Knowing(panel), measured(12))
+    assert found["panel_alpha"].value == pytest.approx(-0.2777777)
+    _, found, _ = judged(task, Knowing(), measured(12))
+    assert "panel_alpha" not in found
+
+
 def test_chance_s_rating_is_not_above_its_rating_of_nothing() -> None:
     task = MonosemanticityTask(MonosemanticityConfig(contexts=CONTEXTS, shown=5, mixed=60))
     _, found, _ = judged(task, make_judge("chance"), measured(80))
