@@ -45,7 +45,6 @@ class Asking:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._silent = 0
-        self._returned = judge.options.expect
         self._stopped = threading.Event()
 
     def main(self) -> None:
@@ -112,9 +111,7 @@ class Asking:
             )
         answer = _answer(question, outcome)
         if answer.status == "ok":
-            if self._returned is None:
-                cache.put(self._alias(), {"model": outcome.model})
-                self._returned = outcome.model
+            cache.put(self._request(question, None), {"model": outcome.model})
             cache.put(
                 self._request(question, outcome.model),
                 {
@@ -127,24 +124,21 @@ class Asking:
         return answer
 
     def _stored(self, question: Question, cache: ResponseCache) -> Answer | None:
-        if self._returned is None:
-            alias = cache.get(self._alias())
-            if alias is None:
+        returned = self.judge.options.expect
+        if returned is None:
+            known = cache.get(self._request(question, None))
+            if known is None:
                 return None
-            self._returned = alias["model"]
-        kept = cache.get(self._request(question, self._returned))
+            returned = known["model"]
+        kept = cache.get(self._request(question, returned))
         if kept is None:
             return None
         reply = Reply(kept["raw"], kept["finish"], None, kept["model"], Usage())
         answer = _answer(question, reply)._replace(stored=True)
         return answer if answer.status == "ok" else None
 
-    def _alias(self) -> dict[str, Any]:
-        """Under which name the server's own name of the model is kept."""
-        return {"alias": {"url": self.judge.options.url, "model": self.judge.options.model}}
-
-    def _request(self, question: Question, returned: str) -> dict[str, Any]:
-        """The key of a reply."""
+    def _request(self, question: Question, returned: str | None) -> dict[str, Any]:
+        """The key of a reply; without the model that gave it, of the note which model did."""
         return {
             "judge": self.judge.identity(),
             "model_returned": returned,

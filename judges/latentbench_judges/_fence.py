@@ -48,7 +48,14 @@ _LOOK_ALIKES = (
     (">>", "⟫"),
     ("```", "'''"),
 )
-_DELIMITER = re.compile(r"<(?=/?\s*data\b)", re.IGNORECASE)
+_MARKER = re.compile(
+    r"<(?=\s*/?\s*data\b|[/|\uff5c]?[A-Za-z_|\uff5c][^<>\s]{0,40}>)|\[(?=/?(?:INST|SYS)\])", re.IGNORECASE
+)
+"""The beginning of a fence, of a chat format's marker or of a tag."""
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that show nothing, beside the categories below."""
 _LONGEST_PERIOD = 400
 """Characters of the longest phrase whose repetition is noticed."""
 _REPEATS, _RUN = 5, 24
@@ -63,7 +70,7 @@ def harmless(text: str, limit: int = MAX_CHARACTERS) -> str:
     shown = "".join(_visible(character) for character in shown)
     for found, instead in _LOOK_ALIKES:
         shown = shown.replace(found, instead)
-    return _DELIMITER.sub("⟨", shown)
+    return _MARKER.sub(lambda found: "⟨" if found[0] == "<" else "⟦", shown)
 
 
 def collapse_repetition(text: str) -> str:
@@ -114,7 +121,10 @@ def shortened(text: str, limit: int, left_out: int = 0) -> str:
 
 
 def _visible(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp"):
+    hidden = unicodedata.category(character) in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp") or _UNSEEN.match(
+        character
+    )
+    if character in "\n\t" or not hidden:
         return character
     return f"⟨U+{ord(character):04X}⟩"
 
@@ -137,7 +147,8 @@ def marked_line(context: MarkedText, *, marks: bool = True) -> str:
         inner = harmless(run)
         if active:
             lead = len(run) - len(run.lstrip())
-            inner = run[:lead].replace("\n", " ") + f"<<{harmless(run[lead:])}>>"
+            shown = harmless(run[lead:]) if run.strip() else "⟨line break⟩" if "\n" in run else "⟨space⟩"
+            inner = f"{run[:lead]}<<{shown}>>"
         pieces.append(inner)
         place = end
     return " ".join("".join(pieces).split())

@@ -36,12 +36,12 @@ class Pace:
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """Wait for room, and for the end of a pause that the server asked for."""
+        while (wait := self._resume_at - self._clock()) > 0:
+            await asyncio.sleep(wait)
         async with self._room:
             await self._room.wait_for(lambda: self._running < max(1, int(self.limit)))
             self._running += 1
         try:
-            while (wait := self._resume_at - self._clock()) > 0:
-                await asyncio.sleep(wait)
             yield
         finally:
             async with self._room:

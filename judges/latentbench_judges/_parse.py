@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from jsonschema.exceptions import best_match
@@ -75,12 +74,19 @@ def parse(question: Question, raw: str) -> Parsed:
             if wrong is None
             else Parsed("parse_failed", reason=f"JSON of another form: {wrong}")
         )
-    for path, answers in (("embedded", _embedded(question, raw)), ("anchored", _anchored(question, raw))):
-        verdicts = {json.dumps(answer[question.rubric.verdict], sort_keys=True) for answer in answers}
-        if len(verdicts) > 1:
-            return Parsed("parse_failed", reason=f"{len(verdicts)} different verdicts in one reply")
-        if answers:
-            return Parsed("ok", answers[-1], path)  # type: ignore[arg-type]
+    name = question.rubric.verdict
+    embedded = [found for found in _objects(raw) if name in found]
+    anchored = _anchored(question, raw)
+    # One of another form counts, too, and one that is cut off: it may be the judge's own, the others what it quotes.
+    verdicts = {json.dumps(found[name], sort_keys=True) for found in (*embedded, *anchored)}
+    mentioned = len(re.findall(rf'"{re.escape(name)}"\s*:', raw))
+    if len(verdicts) > 1 or (verdicts and mentioned > len(embedded)):
+        return Parsed(
+            "parse_failed", reason=f"{max(len(verdicts), mentioned)} different verdicts in one reply"
+        )
+    sound = [found for found in embedded if _wrong(question, found) is None]
+    if sound or anchored:
+        return Parsed("ok", sound[-1], "embedded") if sound else Parsed("ok", anchored[-1], "anchored")
     return Parsed("parse_failed", reason="no verdict of the asked form" if raw.strip() else "an empty reply")
 
 
@@ -101,31 +107,36 @@ def _wrong(question: Question, answer: dict[str, Any]) -> str | None:
     return None
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are all different: of two verdicts under one key, Python would take the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         return None
 
 
-def _embedded(question: Question, raw: str) -> list[dict[str, Any]]:
-    """Every JSON object within the reply that is an answer."""
-    return [found for found in _objects(raw) if _wrong(question, found) is None]
-
-
-def _objects(raw: str) -> Iterator[dict[str, Any]]:
-    decoder, place = json.JSONDecoder(), 0
+def _objects(raw: str) -> list[dict[str, Any]]:
+    """The JSON objects within a reply, as far as it is looked through."""
+    decoder, place = json.JSONDecoder(object_pairs_hook=_unique), 0
+    found: list[dict[str, Any]] = []
     for _ in range(_STEPS):
         place = raw.find("{", place)
         if place < 0:
-            return
+            break
         try:
-            found, place = decoder.raw_decode(raw, place)
+            one, place = decoder.raw_decode(raw, place)
         except (ValueError, RecursionError):
             place += 1
             continue
-        if isinstance(found, dict):
-            yield found
+        found.append(one)
+    return found
 
 
 def _anchored(question: Question, raw: str) -> list[dict[str, Any]]:
@@ -137,7 +148,7 @@ def _anchored(question: Question, raw: str) -> list[dict[str, Any]]:
     values = "|".join(re.escape(str(one)) for one in sorted(rubric.menu, key=lambda one: -len(str(one))))
     labels = "|".join(map(re.escape, dict.fromkeys([rubric.verdict, *_LABELS])))
     line = re.compile(
-        rf"[\s*#>\-]*(?:final\s+|overall\s+)?(?:{labels})[\s*\"']*[:=][\s*\"'\[(]*({values})[\s*\"'\])]*{highest}[\s*.\"'\])]*",
+        rf"[\s*#\-]*(?:final\s+|overall\s+)?(?:{labels})[\s*\"']*[:=][\s*\"'\[(]*({values})[\s*\"'\])]*{highest}[\s*.\"'\])]*",
         re.IGNORECASE,
     )
     known = {str(one).lower(): one for one in rubric.menu}

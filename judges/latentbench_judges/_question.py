@@ -74,11 +74,6 @@ class Question:
 
     def messages(self, nonce: str) -> list[dict[str, str]]:
         """System and user message."""
-        if nonce != _NO_NONCE:  # the material holds no delimiter, so this replaces those of the fences alone
-            return [
-                {**one, "content": one["content"].replace(f"data-{_NO_NONCE}>", f"data-{nonce}>")}
-                for one in self.plain_messages
-            ]
         system = f"{self.rubric.system.strip()}\n\n{NOTICE.replace('{nonce}', nonce)}"
         # One pass over the rubric's own text: what is filled in is never looked at for place holders.
         user = PLACE.sub(lambda place: self._block(place.group(1), nonce), self.rubric.user.strip())
@@ -89,11 +84,19 @@ class Question:
         return self.rubric.schema_
 
     def _block(self, place: str, nonce: str) -> str:
-        material = self.material[place]
-        if isinstance(material, str):
-            return fenced([harmless(material) if material.strip() else "⟨empty⟩"], nonce)
-        lines: list[str | MarkedText] = list(material)
-        return fenced([f"{number}. {self._line(one)}" for number, one in enumerate(lines, start=1)], nonce)
+        return fenced(self._lines[place], nonce)
+
+    @cached_property
+    def _lines(self) -> dict[str, list[str]]:
+        """By place holder the lines that stand between the fences."""
+        found = {}
+        for place, material in self.material.items():
+            if isinstance(material, str):
+                found[place] = [harmless(material) if material.strip() else "⟨empty⟩"]
+            else:
+                lines: list[str | MarkedText] = list(material)
+                found[place] = [f"{number}. {self._line(one)}" for number, one in enumerate(lines, start=1)]
+        return found
 
     def _line(self, one: str | MarkedText) -> str:
         if isinstance(one, str):

@@ -114,13 +114,12 @@ class Spending:
         self._held_cost += most.cost
         return None
 
-    def settle(self, most: Bound, usage: Usage | None, cost: float) -> None:
-        """A call is over: what it took is spent. Without a usage nothing is known, and nothing was written."""
+    def settle(self, most: Bound, spent: Bound) -> None:
+        """A call is over: what it took is spent, the rest of what was held for it is free."""
         self._held_tokens -= most.tokens
         self._held_cost -= most.cost
-        if usage is not None:
-            self.tokens += usage.prompt + usage.completion
-            self.cost += cost
+        self.tokens += spent.tokens
+        self.cost += spent.cost
 
 
 class Ledger:

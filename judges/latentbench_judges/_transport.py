@@ -24,6 +24,8 @@ _AGAIN = frozenset({408, 409, 425, 429})
 _NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _KEY_LIKE = re.compile(r"\b(?:sk|key|pk|Bearer)[-_ ][A-Za-z0-9*_\-.]{6,}")
 _LONGEST_WAIT = 30.0
+_UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+"""Faults before anything was sent."""
 
 
 class Reply(NamedTuple):
@@ -53,9 +55,10 @@ class Failure(NamedTuple):
 class _Passing(Exception):
     """A fault that may be over at the next try."""
 
-    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+    def __init__(self, reason: str, retry_after: float | None = None, *, billed: bool = False) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
+        self.billed = billed  # whether the server may have worked, and charges for it
 
 
 class _OverBudget(Exception):
@@ -136,15 +139,24 @@ class Transport:
             await limiter.acquire(min(most.tokens, limiter.max_rate) if amount is None else amount)
         async with self.pace.slot():
             await self._room(most)
-            usage, cost, outcome = None, 0.0, "failed"
+            spent, usage, outcome = most, Usage(), "given up"  # what is cancelled may be charged in full
             try:
                 self.tries += 1
                 reply = await self._sent(body)
                 usage, outcome = reply.usage, "answered"
-                cost = 0.0 if self._price is None else self._price.cost(usage)
+                if usage != Usage():  # a server that does not say is counted at the call's most
+                    cost = 0.0 if self._price is None else self._price.cost(usage)
+                    spent = Bound(usage.prompt + usage.completion, cost)
+            except _Passing as error:
+                outcome = "failed"
+                spent = most if error.billed else Bound(0, 0.0)
+                raise
+            except UserError:
+                outcome, spent = "refused", Bound(0, 0.0)
+                raise
             finally:
-                self._spending.settle(most, usage, cost)
-                note(outcome, usage or Usage(), cost)
+                self._spending.settle(most, spent)
+                note(outcome, usage, spent.cost)
                 self._settled.set()
         await self.pace.succeeded()
         return reply
@@ -162,16 +174,23 @@ class Transport:
 
         try:
             completion = await self._client.chat.completions.create(**body)
-        except openai.APITimeoutError as error:
-            raise _Passing(f"no answer within {self._options.timeout_seconds:g} seconds") from error
+        # "from None": a chained traceback would carry the server's words, and with them the key, into records.
+        except openai.APITimeoutError:
+            raise _Passing(
+                f"no answer within {self._options.timeout_seconds:g} seconds", billed=True
+            ) from None
         except openai.APIConnectionError as error:
-            cause = error.__cause__
-            raise _Passing(f"connection failed: {type(cause).__name__ if cause else error}") from error
+            cause = type(error.__cause__).__name__ if error.__cause__ else "no reason given"
+            raise _Passing(f"connection failed: {cause}", billed=cause not in _UNSENT) from None
         except openai.APIStatusError as error:
-            raise self._judged(error) from error
+            raise self._judged(error) from None
         except (openai.APIError, ValueError) as error:
-            raise _Passing(f"the reply is no chat completion: {type(error).__name__}") from error
-        return _reply(completion)
+            raise _Passing(f"the reply is no chat completion: {type(error).__name__}", billed=True) from None
+        try:
+            return _reply(completion)
+        except (TypeError, KeyError, AttributeError, IndexError) as error:
+            reason = f"the reply is no chat completion: {type(error).__name__}"
+            raise _Passing(reason, billed=True) from None
 
     def _judged(self, error: Any) -> Exception:
         """What a status means: try again, or tell the user."""
@@ -183,7 +202,7 @@ class Transport:
         if status in _AGAIN or status >= 500:
             after = _retry_after(error.response.headers)
             if status == 429:
-                self.pace.throttled(after)
+                self.pace.throttled(None if after is None else min(after, self._options.patience_seconds))
             return _Passing(f"status {status}: {said[:200]}", after)
         hints = {
             401: "check the key",
@@ -231,18 +250,24 @@ def _reply(completion: Any) -> Reply:
     message, usage = choices[0].message, getattr(completion, "usage", None)
     read = getattr(usage, "prompt_tokens_details", None)
     written = getattr(usage, "completion_tokens_details", None)
+    prompt = _count(usage, "prompt_tokens")
     return Reply(
-        raw=message.content if isinstance(message.content, str) else "",
+        raw=_storable(message.content) if isinstance(message.content, str) else "",
         finish=choices[0].finish_reason,
-        refusal=getattr(message, "refusal", None) or None,
-        model=str(getattr(completion, "model", "") or ""),
+        refusal=_storable(str(getattr(message, "refusal", None) or "")) or None,
+        model=_storable(str(getattr(completion, "model", "") or "")),
         usage=Usage(
-            _count(usage, "prompt_tokens"),
+            prompt,
             _count(usage, "completion_tokens"),
-            _count(read, "cached_tokens"),
+            min(prompt, _count(read, "cached_tokens")),
             _count(written, "reasoning_tokens"),
         ),
     )
+
+
+def _storable(text: str) -> str:
+    """Text without lone surrogates, which no file in UTF-8 can hold."""
+    return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
 
 def _count(holder: Any, name: str) -> int:

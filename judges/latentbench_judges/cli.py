@@ -52,10 +52,12 @@ def calibrate_command(
     for rubric in rubrics:
         if rubric not in RUBRICS:
             raise unknown_name("rubric with anchors", rubric, RUBRICS)
-    given = parsed_options(options)
+    given, kind = parsed_options(options), name.partition(":")[0]
     if judge_url:
         given.setdefault("openai", {})["url"] = judge_url
-    made = make_judge(name, given.get(name.partition(":")[0]))
+    if stray := set(given) - {kind}:
+        raise UserError(f"options are given for {sorted(stray)}, and the judge is {kind!r}")
+    made = make_judge(name, given.get(kind))
     if made.role != "rubric":
         raise UserError(
             f"judge {name!r} has the role {made.role!r}; anchors are for judges of the role 'rubric'"
@@ -142,7 +144,7 @@ def sheet(results: Path, key: str, out: Path, seed: int) -> None:
         raise UserError(f"task {name!r} asks no rubric: there is nothing for a person to fill in")
     items = [*cells[0].items(), *read_lines(cells[0].path / "texts.jsonl")]
     asker = _Collector()
-    for _ in task.judge(items, asker, generator(f"{cells[0].key}/judge")):
+    for _ in task.judge(items, asker, generator(f"{identity.measurement_key()}/judge")):
         pass
     rows = write_sheet(asker.asked, out, seed)
     click.echo(f"{rows} questions in {out}")

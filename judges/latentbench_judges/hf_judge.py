@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from latentbench.data import cache_root
+from latentbench.errors import UserError
 from latentbench.store import ResponseCache
 from latentbench_judges._answer import Answer
 from latentbench_judges._options import checked_options
@@ -67,6 +68,8 @@ class HfJudge:
     @classmethod
     def make(cls, argument: str, options: Mapping[str, Any]) -> HfJudge:
         """The judge of "hf:MODEL"; options as in `HfJudgeOptions`, errors as in `checked_options`."""
+        if "model" in options:
+            raise UserError("the judge 'hf' takes its model from its name, hf:MODEL, and not as an option")
         return cls(checked_options(HfJudgeOptions, {"model": argument, **options}, "hf"))
 
     @cached_property
@@ -109,28 +112,40 @@ class HfJudge:
         return {"judge": self.identity(), "question": question.key}
 
     def _answered(self, questions: Sequence[Question]) -> list[Answer]:
-        drafts = [_Draft(question, self._prompt(question)) for question in questions]
-        longest = max(len(self._ids(draft.text)) for draft in drafts)
+        drafts, long = [], []
+        for question in questions:
+            draft = _Draft(question, self._prompt(question))
+            reason = self._too_long(draft)
+            if reason is None:
+                drafts.append(draft)
+            else:
+                base = Answer(question.id, question.key, "truncated", model=self.options.model)
+                long.append(base._replace(reason=reason))
+        return [*long, *(self._filled(drafts) if drafts else ())]
+
+    def _too_long(self, draft: _Draft) -> str | None:
+        question, window = draft.question, self.lm.window
         room = (
-            64
-            + self.options.words * len(questions[0].rubric.schema_["properties"])
-            + 8 * (questions[0].count or 1)
+            64 + self.options.words * len(question.rubric.schema_["properties"]) + 8 * (question.count or 1)
         )
-        window = self.lm.window
-        if window is not None and longest + room > window:
-            reason = f"{longest} tokens and the answer are longer than the model's window of {window}"
-            return [
-                Answer(one.id, one.key, "truncated", reason=reason, model=self.options.model)
-                for one in questions
-            ]
-        properties = questions[0].rubric.schema_["properties"]
+        length = len(self._ids(draft.text))
+        if window is None or length + room <= window:
+            return None
+        return f"{length} tokens and the answer are longer than the model's window of {window}"
+
+    def _filled(self, drafts: Sequence[_Draft]) -> list[Answer]:
+        """All properties in their order, for questions of one rubric."""
+        properties = drafts[0].question.rubric.schema_["properties"]
         for name, form in properties.items():
             for draft in drafts:
                 draft.begin(name)
             if form.get("type") == "array":
                 self._list(drafts, name)
             elif "enum" in form:
-                for draft, (value, weights) in zip(drafts, self._chosen(drafts, form["enum"]), strict=True):
+                ends = ["}" if name == list(properties)[-1] else ","] * len(drafts)
+                for draft, (value, weights) in zip(
+                    drafts, self._chosen(drafts, form["enum"], ends), strict=True
+                ):
                     draft.put(name, value, weights)
             else:
                 for draft, words in zip(drafts, self._words(drafts), strict=True):
@@ -144,7 +159,8 @@ class HfJudge:
             open_ones = [n for n, draft in enumerate(drafts) if place < (draft.question.count or 0)]
             for n in open_ones:
                 drafts[n].text += ", " if place else "["
-            chosen = self._chosen([drafts[n] for n in open_ones], drafts[0].question.rubric.menu)
+            ends = ["]" if place + 1 == drafts[n].question.count else "," for n in open_ones]
+            chosen = self._chosen([drafts[n] for n in open_ones], drafts[0].question.rubric.menu, ends)
             for n, one in zip(open_ones, chosen, strict=True):
                 drafts[n].text += json.dumps(one[0])
                 found[n].append(one)
@@ -153,14 +169,19 @@ class HfJudge:
             draft.fields[name] = [value for value, _ in ones]
             draft.weights = [weights[-1] for _, weights in ones]
 
-    def _chosen(self, drafts: Sequence[_Draft], menu: Sequence[Any]) -> list[tuple[Any, list[float]]]:
-        """The likeliest value of a menu behind each draft, and what each value gets."""
+    def _chosen(
+        self, drafts: Sequence[_Draft], menu: Sequence[Any], ends: Sequence[str]
+    ) -> list[tuple[Any, list[float]]]:
+        """The likeliest value of a menu behind each draft, and what each value gets.
+
+        A value counts with what ends it, since 1 would otherwise win against every 10.
+        """
         import torch
 
         rows: list[list[int]] = []
         spans: list[tuple[int, int, list[list[int]]]] = []
-        for draft in drafts:
-            options = [self._ids(draft.text + json.dumps(value)) for value in menu]
+        for draft, end in zip(drafts, ends, strict=True):
+            options = [self._ids(draft.text + json.dumps(value) + end) for value in menu]
             shared = _shared(options)
             firsts = {tuple(ids[shared : shared + 1]) for ids in options}
             if len(firsts) == len(menu) and () not in firsts:

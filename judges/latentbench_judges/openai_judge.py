@@ -13,8 +13,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from latentbench.data import cache_root
 from latentbench.errors import UserError, nearest
@@ -27,7 +28,8 @@ from latentbench_judges._spending import Ledger, Spending, estimate_tokens, load
 
 __all__ = ["OpenAIJudge", "OpenAIJudgeOptions"]
 
-_KEYS = ("LATENTBENCH_JUDGE_KEY", "OPENAI_API_KEY")
+_KEY, _KEY_FILE, _OPENAI_KEY = "LATENTBENCH_JUDGE_KEY", "LATENTBENCH_JUDGE_KEY_FILE", "OPENAI_API_KEY"
+_OPENAI = "https://api.openai.com/"
 _LOCAL = ("http://localhost", "http://127.", "http://[::1]")
 
 
@@ -40,6 +42,19 @@ class OpenAIJudgeOptions(BaseModel):
     """Model, as the server knows it; better a dated snapshot than an alias."""
     url: str = "https://api.openai.com/v1"
     """Base URL."""
+
+    @field_validator("url")
+    @classmethod
+    def _plain(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("a URL begins with http:// or https:// and names a host")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError(
+                "a URL with a name, password or query may hold a secret, and URLs are published: leave it out"
+            )
+        return url
+
     expect: str | None = None
     """Name that the server must return for the model; another one stops the run."""
     temperature: float | None = Field(default=0.0, ge=0)
@@ -74,8 +89,6 @@ class OpenAIJudgeOptions(BaseModel):
     """Cap on the dollars of one run; needs a price of the model."""
     prices: Path | None = None
     """Prices of models, see `prices.toml` in this package."""
-    key_file: Path | None = None
-    """File with the key; without it the environment's LATENTBENCH_JUDGE_KEY or OPENAI_API_KEY is taken."""
     cache: Path | None = None
     """SQLite file of replies; None takes one in the project's cache folder."""
     ledger: Path | None = None
@@ -131,6 +144,10 @@ class OpenAIJudge:
             raise UserError(
                 "the judge 'openai' needs a model: openai:MODEL, such as openai:gpt-4o-mini-2024-07-18"
             )
+        if "model" in options:
+            raise UserError(
+                "the judge 'openai' takes its model from its name, openai:MODEL, and not as an option"
+            )
         return cls(checked_options(OpenAIJudgeOptions, {"model": argument, **options}, "openai"))
 
     def identity(self) -> dict[str, Any]:
@@ -166,9 +183,9 @@ class OpenAIJudge:
             raise UserError(
                 f"no judge answers at {self.options.url}: {type(error.__cause__ or error).__name__}. Is the server up, "
                 "and is this its base URL (it usually ends in /v1)?"
-            ) from error
+            ) from None
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise UserError(f"{self.options.url} refuses the key (status {error.status_code})") from error
+            raise UserError(f"{self.options.url} refuses the key (status {error.status_code})") from None
         except (openai.APIError, ValueError, TypeError):
             return  # a server without a list of models: the first question will tell
         finally:
@@ -208,19 +225,22 @@ class OpenAIJudge:
 
 
 def _key(options: OpenAIJudgeOptions) -> str:
-    if options.key_file is not None:
+    """The key, from the environment alone: a suite from elsewhere must not choose which file or key is sent where."""
+    path = os.environ.get(_KEY_FILE)
+    if path:
         try:
-            key = options.key_file.read_text(encoding="utf-8").strip()
+            key = Path(path).read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise UserError(f"key_file {str(options.key_file)!r} can't be read: {error.strerror}") from error
-        if not key:
-            raise UserError(f"key_file {str(options.key_file)!r} is empty")
+            raise UserError(f"{_KEY_FILE} names {path!r}, which can't be read: {error.strerror}") from error
+    else:
+        key = os.environ.get(_KEY, "").strip()
+    if not key and options.url.startswith(_OPENAI):
+        key = os.environ.get(_OPENAI_KEY, "").strip()
+    if key:
         return key
-    for name in _KEYS:
-        if os.environ.get(name):
-            return os.environ[name]
     if options.url.startswith(_LOCAL):
         return "none"  # a server on this machine: most ask for none, and the client must send something
     raise UserError(
-        f"no key for {options.url}: set {_KEYS[0]} or {_KEYS[1]}, or give the judge option key_file"
+        f"no key for {options.url}: set {_KEY}, or {_KEY_FILE} to the path of a file with it ({_OPENAI_KEY} is sent to "
+        f"{_OPENAI} alone)"
     )

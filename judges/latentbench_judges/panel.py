@@ -1,6 +1,7 @@
 """Judge `panel:A+B+C`: several judges, whose verdicts are merged; what each said is kept.
 
-Numbers are averaged unless votes are asked for, since a majority hides disagreement on a short scale. How far the
+Numbers are averaged unless votes are asked for, since a majority hides disagreement on a short scale. Of words (an
+explanation) those of the first member are taken. How far the
 members agree is `latentbench.stats.krippendorff_alpha` of their verdicts, which tasks report.
 """
 
@@ -64,6 +65,8 @@ class PanelJudge:
                     f"panel member {spec!r} is a judge of the role {member.role!r}; rubrics need 'rubric'"
                 )
             self.members[spec] = member
+        if self._quorum > len(self.members):
+            raise UserError(f"quorum is {self._quorum}, and the panel has {len(self.members)} members")
 
     @classmethod
     def make(cls, argument: str, options: Mapping[str, Any]) -> PanelJudge:
@@ -115,13 +118,15 @@ class PanelJudge:
             return base._replace(status=failed[0].status, path=None, reason=reason)
         verdicts = [answer.verdict for answer in ok.values()]
         merged = self._verdict(question, verdicts)
-        if merged is None:
+        if merged is None or (isinstance(merged, list) and None in merged):
             return base._replace(status="parse_failed", path=None, reason=f"the members disagree: {verdicts}")
         members = {spec: answer.verdict for spec, answer in ok.items()}
         return base._replace(fields={"members": members, question.rubric.verdict: merged}, verdict=merged)
 
     def _verdict(self, question: Question, verdicts: list[Any]) -> Any:
         rubric = question.rubric
+        if rubric.kind == "text":
+            return verdicts[0]  # words can't be merged: those of the first member that gave any
         if rubric.kind == "flags":
             return [_vote([one[place] for one in verdicts]) for place in range(question.count or 0)]
         if rubric.kind == "choice" and rubric.scale is not None and self.options.merge == "mean":

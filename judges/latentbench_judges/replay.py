@@ -48,9 +48,15 @@ class ReplayJudge:
         path = options.replies
         files = sorted(path.rglob("judgements.jsonl")) if path.is_dir() else [path] if path.is_file() else []
         items = (item for file in files for item in read_lines(file))
-        self._kept = {
-            item["question"]: item for item in items if item.get("question") and item.get("status") == "ok"
-        }
+        self._kept: dict[str, dict[str, Any]] = {}
+        for item in items:
+            if not item.get("question") or not (item.get("raw") or item.get("status") == "ok"):
+                continue
+            before = self._kept.setdefault(item["question"], item)
+            if (before.get("raw"), before.get("verdict")) != (item.get("raw"), item.get("verdict")):
+                raise UserError(
+                    f"{str(path)!r} holds two replies to one question: name the file of one judge"
+                )
         if not self._kept:
             raise UserError(
                 f"{str(path)!r} holds no replies to questions: name a judgements.jsonl of a rubric's judge"
@@ -75,7 +81,7 @@ class ReplayJudge:
                 yield Answer(question.id, question.key, "missing", reason="no reply to this is stored")
                 continue
             stored = Answer.from_item({**item, "id": question.id})
-            if item.get("path") not in ("strict", "embedded", "anchored"):
+            if item.get("path") not in ("strict", "embedded", "anchored", None):
                 yield stored
                 continue
             found = parse(question, item["raw"])

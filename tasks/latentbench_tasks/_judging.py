@@ -75,6 +75,9 @@ def bounded(
         total = sum(values)
         low, high = ((total + missing * end) / (len(values) + missing) for end in scale)
         note += f"; with {missing} unscored at their worst and best: {low:.3f} to {high:.3f}"
+    models = {one["model"] for one in asked if one.get("model")}
+    if len(models) > 1:
+        note += f"; warning: verdicts of {len(models)} versions of the judge's model are mixed"
     if share > WARNING:
         note += f"; warning: {share:.1%} of the judgements are unscored"
     if share > TOO_MANY and metric.headline:

@@ -215,13 +215,18 @@ def _measured(one: _Open) -> RunRecord:
         one.writer.drop("judgements", lambda item: item.get("status") in ASK_AGAIN)
         stored = one.items("judgements")
         known = {(item["kind"], item["id"]) for item in stored}
-        judged = task.judge([*items, *one.read(_TEXTS), *stored], cell.judge, generator(f"{cell.key}/judge"))
+        judged = task.judge([*items, *one.read(_TEXTS), *stored], cell.judge, generator(_judge_seed(cell)))
         fresh = ({"id": sha256_json(item)[:16], **item} for item in judged)
         one.writer.append(
             (item for item in fresh if (item["kind"], item["id"]) not in known), file="judgements"
         )
     summary = task.summarise(items, one.items("judgements"), generator(f"{cell.key}/summary"))
     return _record(one, status="ok", metrics=summary.metrics, curves=summary.curves, counts=summary.counts)
+
+
+def _judge_seed(cell: Cell) -> str:
+    """Rubrics are asked the same questions whoever judges; without one, the draws of records published so far stay."""
+    return f"{cell.identity.measurement_key() if cell.task.rubrics() else cell.key}/judge"
 
 
 def _record(one: _Open, **fields: Any) -> RunRecord:

@@ -118,7 +118,12 @@ def test_replies_are_replayed_with_the_present_parser(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(one.as_item("rating")) + "\n" for one in (kept, broken)))
     found = {one.id: one for one in make_judge(f"replay:{tmp_path}").answers([question(1), question(2)])}
     assert (found["q1"].status, found["q1"].verdict, found["q1"].model) == ("ok", 3, "m")
-    assert found["q2"].status == "missing"
+    assert (found["q2"].status, found["q2"].raw) == ("parse_failed", "no")
+    other = tmp_path / "more" / "judgements.jsonl"
+    other.parent.mkdir()
+    other.write_text(json.dumps(kept._replace(raw=raw.replace("3", "2")).as_item("rating")) + "\n")
+    with pytest.raises(UserError, match="two replies to one question"):
+        make_judge(f"replay:{tmp_path}")
     with pytest.raises(UserError, match="holds no replies"):
         make_judge(f"replay:{tmp_path / 'none'}")
 
@@ -157,6 +162,11 @@ def test_a_panel_averages_numbers_and_keeps_what_each_said() -> None:
     assert enough.verdict == 4
     (flags,) = panel("mean", {"d1": [1, 0]}, {"d1": [1, 1]}, {"d1": [0, 0]}).answers([detection(1, 2)])
     assert flags.verdict == [1, 0]
+    (tied,) = panel("mean", {"d1": [1, 0]}, {"d1": [1, 1]}).answers([detection(1, 2)])
+    assert (tied.status, tied.verdict) == ("parse_failed", None)
+    explain = Question("e1", load_rubric("explain"), question(1).material)
+    (words,) = panel("mean", {"e1": "rivers"}, {"e1": "names of rivers"}).answers([explain])
+    assert words.verdict == "rivers"
 
 
 def test_a_panel_of_the_wrong_people_is_refused() -> None:
@@ -214,10 +224,10 @@ def test_menu_values_of_several_tokens_are_summed(tmp_path: Path) -> None:
     class Draft:
         text = prompt
 
-    ((value, weights),) = judge._chosen([Draft()], menu)  # type: ignore[list-item]
+    ((value, weights),) = judge._chosen([Draft()], menu, ["}"])  # type: ignore[list-item]
     sums = []
     for one in menu:
-        ids = lm.tokenizer(prompt + json.dumps(one), add_special_tokens=False)["input_ids"]
+        ids = lm.tokenizer(prompt + json.dumps(one) + "}", add_special_tokens=False)["input_ids"]
         start = _shared(
             [lm.tokenizer(prompt + json.dumps(m), add_special_tokens=False)["input_ids"] for m in menu]
         )
@@ -231,12 +241,14 @@ def test_menu_values_of_several_tokens_are_summed(tmp_path: Path) -> None:
     )
 
 
-def test_a_question_beyond_the_window_has_a_status(tmp_path: Path) -> None:
+def test_a_question_beyond_the_window_has_a_status_and_spoils_no_other(tmp_path: Path) -> None:
     judge = local(tmp_path)
-    judge.lm.config.max_position_embeddings = 200
-    (answer,) = judge.answers([question(1)])
-    assert (answer.status, answer.verdict) == ("truncated", None)
-    assert "window of 200" in (answer.reason or "")
+    window = len(judge._ids(judge._prompt(question(1)))) + 200
+    judge.lm.config.max_position_embeddings = window
+    found = {one.id: one for one in judge.answers([question(1), question(2, " ".join(map(str, range(200))))])}
+    assert found["q1"].status == "ok"
+    assert (found["q2"].status, found["q2"].verdict) == ("truncated", None)
+    assert f"window of {window}" in (found["q2"].reason or "")
 
 
 def test_chance_is_fair_and_the_same_every_time() -> None:
@@ -265,6 +277,12 @@ def test_the_offline_judge_knows_four_rubrics() -> None:
         ("chance", {"a": 1}, "takes no argument and no options"),
         ("hf:", {}, "model"),
         ("hf:m", {"word": 1}, "did you mean 'words'"),
+        ("hf:m", {"model": "n"}, "takes its model from its name"),
+        ("openai:m", {"model": "n"}, "takes its model from its name"),
+        ("openai:m", {"url": "http://bob:secret@localhost/v1"}, "may hold a secret"),
+        ("openai:m", {"url": "http://localhost/v1?api-key=x"}, "may hold a secret"),
+        ("openai:m", {"url": "localhost:8000"}, "begins with http"),
+        ("panel:chance+offline", {"quorum": 3}, "the panel has 2 members"),
     ],
 )
 def test_a_wrong_judge_is_named(spec: str, options: dict[str, Any], message: str) -> None:

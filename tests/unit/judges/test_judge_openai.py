@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from fake_server import FakeServer, Reply
 from latentbench.errors import UserError
 from latentbench_judges import MarkedText, Question, load_rubric
 from latentbench_judges._pace import Pace
-from latentbench_judges._spending import Spending, bound, load_prices
+from latentbench_judges._spending import Bound, Spending, bound, load_prices
 from latentbench_judges.openai_judge import OpenAIJudge
 
 SECRET = "sk-test-0123456789abcdef"
@@ -125,6 +126,10 @@ def test_without_a_schema_the_form_is_described(tmp_path: Path) -> None:
         ({"stall": 5}, "transport_error", "no answer within 0.4 seconds"),
         ({"body": "{}"}, "transport_error", "no choices"),
         ({"body": "<html>"}, "transport_error", "no chat completion"),
+        ({"body": '{"choices": 5}'}, "transport_error", "no chat completion"),
+        ({"body": '{"choices": [{"message": "hi"}]}'}, "transport_error", "no chat completion"),
+        ({"body": '{"choices": {"a": 1}}'}, "transport_error", "no chat completion"),
+        ({"content": "\ud800 no verdict"}, "parse_failed", "no verdict"),
         ({"status": 429, "headers": {"retry-after": "0"}}, "transport_error", "status 429"),
     ],
 )
@@ -164,6 +169,7 @@ def test_what_no_further_try_would_mend_stops_the_run(tmp_path: Path, reply: Rep
         with pytest.raises(UserError, match=message) as caught:
             list(judge(server, tmp_path).answers(map(question, range(3))))
         assert SECRET not in str(caught.value)
+        assert SECRET not in "".join(traceback.format_exception(caught.value))  # what a failed record holds
         assert len(server.bodies) <= 4
 
 
@@ -198,10 +204,15 @@ def test_a_wrong_address_model_or_key_is_named_before_anything_is_asked(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(UserError, match="no key for https"):
         OpenAIJudge.make("m", {})
+    monkeypatch.setenv("OPENAI_API_KEY", f"{SECRET}\n")
+    assert OpenAIJudge.make("m", {}).key == SECRET
+    with pytest.raises(UserError, match=r"is sent to https://api\.openai\.com/ alone"):
+        OpenAIJudge.make("m", {"url": "https://elsewhere.example/v1"})
+    monkeypatch.setenv("LATENTBENCH_JUDGE_KEY_FILE", str(tmp_path / "key"))
     with pytest.raises(UserError, match="can't be read"):
-        OpenAIJudge.make("m", {"key_file": tmp_path / "none"})
-    (tmp_path / "key").write_text(f"{SECRET}\n")
-    assert OpenAIJudge.make("m", {"key_file": tmp_path / "key"}).options.model == "m"
+        OpenAIJudge.make("m", {"url": "https://elsewhere.example/v1"})
+    (tmp_path / "key").write_text("from a file\n")
+    assert OpenAIJudge.make("m", {"url": "https://elsewhere.example/v1"}).key == "from a file"
 
 
 def test_another_model_than_expected_stops_the_run(tmp_path: Path) -> None:
@@ -210,6 +221,34 @@ def test_another_model_than_expected_stops_the_run(tmp_path: Path) -> None:
             list(judge(server, tmp_path, expect="judge-1-old").answers([question(1)]))
         (answer,) = judge(server, tmp_path).answers([question(1)])
     assert answer.model == "judge-1-new"
+
+
+def test_a_server_that_changes_its_model_is_asked_once_and_the_mixture_shows(tmp_path: Path) -> None:
+    names = ["old"]
+    with FakeServer(lambda _body, _number: {"content": verdict(), "model": names[0]}) as server:
+        list(judge(server, tmp_path).answers([question(1)]))
+        names[0] = "new"
+        for _ in range(3):
+            found = {one.id: one.model for one in judge(server, tmp_path).answers([question(1), question(2)])}
+            assert found == {"q1": "old", "q2": "new"}
+        assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"content": verdict(), "usage": None},
+        {"stall": 5},
+        {"drop": True},
+        {"content": verdict(), "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}},
+    ],
+)
+def test_what_a_server_does_not_account_for_counts_in_full(tmp_path: Path, reply: Reply) -> None:
+    with FakeServer(lambda _body, _number: reply) as server:
+        one = judge(server, tmp_path, max_total_tokens=20_000, attempts=1, timeout_seconds=0.3)
+        list(one.answers(map(question, range(40))))
+        assert 1 <= len(server.bodies) < 20
+    assert 10_000 < one.spending.tokens <= 20_000
 
 
 def test_replies_of_another_version_of_the_model_are_not_mixed_in(tmp_path: Path) -> None:
@@ -388,5 +427,5 @@ def test_calls_at_their_most_wait_for_those_under_way() -> None:
     assert spending.reserve(most) is None
     assert spending.reserve(most) == "the cap of 100 tokens is reached (0 spent)"
     assert spending.under_way
-    spending.settle(most, None, 0.0)
+    spending.settle(most, Bound(0, 0.0))
     assert spending.reserve(most) is None
