@@ -80,7 +80,7 @@ def _ablation(bench: Bench, dictionary: Dictionary, end: str) -> dict[str, Any]:
         found["loop"] = _one_by_one(bench, dictionary, spliced, latents)
 
     seconds = alternate(bench._replace(repeats=min(3, bench.repeats)), {"loop": loop, "batched": batched})
-    torch.testing.assert_close(found["batched"].cpu(), found["loop"].cpu(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found["batched"].cpu(), found["loop"].cpu(), rtol=1e-2, atol=1e-3)
     tokens = len(latents) * CONTEXT
     return compared(
         bench,
