@@ -44,6 +44,7 @@ class Asking:
         self._questions = iter(questions)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        self._identity = judge.identity()
         self._silent = 0
         self._stopped = threading.Event()
 
@@ -75,7 +76,7 @@ class Asking:
         judge = self.judge
         transport = Transport(judge.options, judge.key, judge.price, judge.spending)
         try:
-            with ResponseCache(judge.cache) as cache:
+            with ResponseCache(judge.cache) as cache, judge.ledger.open():
                 async with asyncio.TaskGroup() as group:
                     for _ in range(judge.options.concurrency):
                         group.create_task(self._work(transport, cache))
@@ -111,15 +112,12 @@ class Asking:
             )
         answer = _answer(question, outcome)
         if answer.status == "ok":
-            cache.put(self._request(question, None), {"model": outcome.model})
-            cache.put(
-                self._request(question, outcome.model),
-                {
-                    "raw": outcome.raw,
-                    "finish": outcome.finish,
-                    "model": outcome.model,
-                    "usage": outcome.usage._asdict(),
-                },
+            kept = {"raw": outcome.raw, "finish": outcome.finish, "model": outcome.model}
+            cache.put_all(
+                [
+                    (self._request(question, None), {"model": outcome.model}),
+                    (self._request(question, outcome.model), {**kept, "usage": outcome.usage._asdict()}),
+                ]
             )
         return answer
 
@@ -139,14 +137,8 @@ class Asking:
 
     def _request(self, question: Question, returned: str | None) -> dict[str, Any]:
         """The key of a reply; without the model that gave it, of the note which model did."""
-        return {
-            "judge": self.judge.identity(),
-            "model_returned": returned,
-            "messages": self._messages(question, None),
-            "schema": question.schema(),
-            "rubric": [question.rubric.name, question.rubric.version, question.rubric.sha256],
-            "replicate": question.replicate,
-        }
+        # The question's key is a hash of messages, rubric, schema and repetition.
+        return {"judge": self._identity, "model_returned": returned, "question": question.key}
 
     def _messages(self, question: Question, nonce: str | None) -> list[dict[str, str]]:
         messages = list(question.plain_messages if nonce is None else question.messages(nonce))

@@ -67,7 +67,8 @@ _SCANNED = 100_000
 def harmless(text: str, limit: int = MAX_CHARACTERS) -> str:
     """The text as a judge may be shown it; see the module."""
     shown = shortened(collapse_repetition(text[:_SCANNED]), limit, left_out=max(0, len(text) - _SCANNED))
-    shown = "".join(_visible(character) for character in shown)
+    if not shown.isprintable() or _UNSEEN.search(shown):
+        shown = "".join(_visible(character) for character in shown)
     for found, instead in _LOOK_ALIKES:
         shown = shown.replace(found, instead)
     return _MARKER.sub(lambda found: "⟨" if found[0] == "<" else "⟦", shown)
@@ -86,6 +87,8 @@ def collapse_repetition(text: str) -> str:
 
 def _may_repeat(text: str) -> bool:
     """Whether five characters occur four times, as they do in every such loop: most texts are let through by this."""
+    if len(text) < _RUN:
+        return False
     grams = Counter(text[place : place + 5] for place in range(len(text) - 4))
     return any(count >= _REPEATS - 1 for count in grams.values())
 

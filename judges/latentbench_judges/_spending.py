@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -128,12 +129,24 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         """The ledger of a file, made with its first line."""
         self.path = path
+        self._stream: TextIO | None = None
 
-    def add(self, entry: Mapping[str, Any]) -> None:
-        """Append a call, with the time."""
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Keep the file open for many calls."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"time": utc_now(), **entry}) + "\n")
+            self._stream = stream
+            try:
+                yield
+            finally:
+                self._stream = None
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Append a call, with the time, to the file that is open."""
+        assert self._stream is not None, "see `open`"
+        self._stream.write(json.dumps({"time": utc_now(), **entry}) + "\n")
+        self._stream.flush()
 
     def entries(self) -> list[dict[str, Any]]:
         """All calls; a line torn by a kill is left out."""

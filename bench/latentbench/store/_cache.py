@@ -91,19 +91,23 @@ class ResponseCache:
         Raises:
             StoreError: `value` is None (a failure is never cached) or is not JSON.
         """
-        if value is None:
-            raise StoreError(
-                "a reply of None can't be cached: only successes are, so that failures are asked again"
-            )
-        try:
-            text, asked = canonical_json(value), canonical_json(request)
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"the request or its reply is not JSON: {error}") from error
+        self.put_all([(request, value)])
+
+    def put_all(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        """Store several replies at once, all or none; otherwise as `put`."""
+        rows = []
+        for request, value in pairs:
+            if value is None:
+                raise StoreError(
+                    "a reply of None can't be cached: only successes are, so that failures are asked again"
+                )
+            try:
+                text, asked = canonical_json(value), canonical_json(request)
+            except (TypeError, ValueError) as error:
+                raise StoreError(f"the request or its reply is not JSON: {error}") from error
+            rows.append((sha256_text(asked), asked, text))
         with self._session() as connection, connection:
-            connection.execute(
-                "INSERT INTO replies VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                (sha256_text(asked), asked, text),
-            )
+            connection.executemany("INSERT INTO replies VALUES (?, ?, ?) ON CONFLICT DO NOTHING", rows)
 
     def nearest(self, request: Any, among: int = 1000) -> NearMiss | None:
         """The stored request that differs from this one in the fewest fields, among the latest `among`."""
