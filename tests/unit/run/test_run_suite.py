@@ -79,9 +79,9 @@ def test_a_judge_of_another_role_is_refused(tmp_path: Path, monkeypatch: pytest.
     class Writer:
         role = "writing"
 
-    monkeypatch.setattr("latentbench.run._plan.JUDGES.load", lambda _name: Writer)
+    monkeypatch.setattr("latentbench.judging.JUDGES.load", lambda _name: Writer)
     suite = load_suite(written(tmp_path, GOOD.replace('"core"', '"interpretability"')))
-    with pytest.raises(UserError, match="'similarity', but 'embed' is one of the role 'writing'"):
+    with pytest.raises(UserError, match=r"'similarity', but the suite names 'embed' \(writing\)"):
         make_plan(suite)
 
 
