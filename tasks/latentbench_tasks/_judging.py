@@ -86,10 +86,8 @@ def bounded(
     return metric.model_copy(update={"note": note})
 
 
-def over_latents(values: Sequence[float], what: str) -> Estimate:
-    """A mean over latents with its t interval."""
-    return (
-        mean(values)
-        if len(values) > 1
-        else unscored(f"a mean needs 2 latents; {len(values)} {what}", len(values))
-    )
+def over_latents(values: Sequence[float], what: str, scale: tuple[float, float] = (0.0, 1.0)) -> Estimate:
+    """A mean over latents with its t interval, which ends where the scale does."""
+    if len(values) < 2:
+        return unscored(f"a mean needs 2 latents; {len(values)} {what}", len(values))
+    return mean(values, bounds=scale)

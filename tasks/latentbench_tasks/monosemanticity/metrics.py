@@ -36,11 +36,11 @@ def summarise(
     own, other = ([float(one["verdict"]) for one in part if one["status"] == "ok"] for part in (rated, mixed))
     unit = f"points of {scale[0]:g} to {scale[1]:g}"
     score = Metric.from_estimate(
-        "score", over_latents(own, "were rated"), resampling_unit="latent", unit=unit, direction="higher",
+        "score", over_latents(own, "were rated", scale), resampling_unit="latent", unit=unit, direction="higher",
         note="mean rating of the strongest contexts of drawn latents", headline=True,
     )  # fmt: skip
     control = Metric.from_estimate(
-        "score_mixed", over_latents(other, "mixed sets were rated"), resampling_unit="set", unit=unit,
+        "score_mixed", over_latents(other, "mixed sets were rated", scale), resampling_unit="set", unit=unit,
         direction="none", note="control: every context is of another latent",
     )  # fmt: skip
     metrics = [
