@@ -132,29 +132,26 @@ def _visible(character: str) -> str:
     return f"⟨U+{ord(character):04X}⟩"
 
 
-def marked_line(context: MarkedText, *, marks: bool = True) -> str:
-    """One context on one line, its active tokens between << and >>, all else harmless.
-
-    Args:
-        context: the context.
-        marks: whether active tokens are marked.
-    """
+def marked_line(context: MarkedText) -> str:
+    """One context on one line, its active tokens between << and >>, all else harmless."""
     pieces: list[str] = []
     place, n = 0, len(context.tokens)
     while place < n:
-        active = marks and context.strengths[place] > 0
-        end = place
-        while end < n and (marks and context.strengths[end] > 0) == active:
+        active, end = context.strengths[place] > 0, place
+        while end < n and (context.strengths[end] > 0) == active:
             end += 1
         run = "".join(context.tokens[place:end])
-        inner = harmless(run)
-        if active:
-            lead = len(run) - len(run.lstrip())
-            shown = harmless(run[lead:]) if run.strip() else "⟨line break⟩" if "\n" in run else "⟨space⟩"
-            inner = f"{run[:lead]}<<{shown}>>"
-        pieces.append(inner)
+        pieces.append(_marked(run) if active else harmless(run))
         place = end
     return " ".join("".join(pieces).split())
+
+
+def _marked(run: str) -> str:
+    """Active tokens with their marks, behind the white space that they begin with."""
+    if not run.strip():
+        return f"{run}<<{'⟨line break⟩' if chr(10) in run else '⟨space⟩'}>>"
+    words = run.lstrip()
+    return f"{run[: len(run) - len(words)]}<<{harmless(words)}>>"
 
 
 def fenced(lines: Sequence[str], nonce: str) -> str:

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from latentbench.errors import UserError
 from latentbench.identity import sha256_json
@@ -78,10 +77,6 @@ class Question:
         # One pass over the rubric's own text: what is filled in is never looked at for place holders.
         user = PLACE.sub(lambda place: self._block(place.group(1), nonce), self.rubric.user.strip())
         return [{"role": "system", "content": system}, {"role": "user", "content": user}]
-
-    def schema(self) -> dict[str, Any]:
-        """The answer's JSON schema."""
-        return self.rubric.schema_
 
     def _block(self, place: str, nonce: str) -> str:
         return fenced(self._lines[place], nonce)

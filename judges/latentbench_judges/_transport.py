@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -83,8 +84,6 @@ class Transport:
         from openai import AsyncOpenAI
 
         self.pace = Pace(options.concurrency)
-        self.tries = 0
-        """Calls sent, tries included."""
         self._options, self._key, self._price, self._spending = options, key, price, spending
         self._client: AsyncOpenAI = AsyncOpenAI(
             api_key=key, base_url=options.url, max_retries=0, timeout=options.timeout_seconds
@@ -114,7 +113,8 @@ class Transport:
         """
         import tenacity
 
-        most = bound(body["messages"], self._options.max_tokens, self._price)
+        form = {"content": json.dumps(body.get("extra_body", ""))}  # the server reads the schema, too
+        most = bound([*body["messages"], form], self._options.max_tokens, self._price)
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(_Passing),
             stop=tenacity.stop_after_attempt(self._options.attempts)
@@ -141,7 +141,6 @@ class Transport:
             await self._room(most)
             spent, usage, outcome = most, Usage(), "given up"  # what is cancelled may be charged in full
             try:
-                self.tries += 1
                 reply = await self._sent(body)
                 usage, outcome = reply.usage, "answered"
                 if usage != Usage():  # a server that does not say is counted at the call's most

@@ -7,7 +7,6 @@ unscored.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from latentbench_judges._roles import RubricJudge
 from latentbench_judges.anchors import TextAnchor, context_anchors, text_anchors
 from latentbench_judges.rubric import load_rubric
 
-__all__ = ["RUBRICS", "Calibration", "RubricCalibration", "as_text", "calibrate", "questions_of"]
+__all__ = ["RUBRICS", "Calibration", "RubricCalibration", "calibrate", "questions_of"]
 
 RUBRICS = ("monosemanticity", "steering_concept", "steering_instruct", "steering_fluency")
 """Rubrics that there are anchors for."""
@@ -151,15 +150,15 @@ def questions_of(rubric: str, seed: int = 0) -> list[_Case]:
         _Case(
             f"{one.aspect} {one.truth}",
             one.truth,
-            Question(one.id, form, _material(form.places, one, one.text)),
+            Question(one.id, form, _material(form.places, one)),
         )
         for one in text_anchors(seed)
         if one.aspect == aspect
     ]
 
 
-def _material(places: Sequence[str], anchor: TextAnchor, text: str) -> dict[str, str]:
-    known = {"concept": anchor.concept, "instruction": anchor.instruction, "text": text}
+def _material(places: Sequence[str], anchor: TextAnchor) -> dict[str, str]:
+    known = {"concept": anchor.concept, "instruction": anchor.instruction, "text": anchor.text}
     return {place: known[place] for place in places}
 
 
@@ -301,8 +300,3 @@ def _with_interval(
         return value, None
     low, high = np.quantile(draws, [0.025, 0.975]).tolist()
     return value, (low, high)
-
-
-def as_text(calibration: Calibration) -> str:
-    """JSON for a file."""
-    return json.dumps(calibration.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"

@@ -47,7 +47,8 @@ def calibrate_command(
     from latentbench.cli._options import parsed_options
     from latentbench.errors import UserError, unknown_name
     from latentbench.judging import make_judge
-    from latentbench_judges.calibrate import RUBRICS, as_text, calibrate
+    from latentbench.store import pretty_json
+    from latentbench_judges.calibrate import RUBRICS, calibrate
 
     for rubric in rubrics:
         if rubric not in RUBRICS:
@@ -68,7 +69,7 @@ def calibrate_command(
     if out is not None:
         path = out / "calibration" / f"{found.judge_sha256}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(as_text(found), encoding="utf-8")
+        path.write_text(pretty_json(found.model_dump(mode="json")), encoding="utf-8")
     if as_json:
         echo_json(found.model_dump(mode="json"))
         return

@@ -90,10 +90,11 @@ class HfJudge:
 
     def answers(self, questions: Iterable[Question]) -> Iterator[Answer]:
         """An answer to every question; those of one rubric together, those that are known first."""
+        identity = self.identity()
         with ResponseCache(self._cache) as cache:
             groups: dict[str, list[Question]] = {}
             for question in questions:
-                kept = cache.get(self._request(question))
+                kept = cache.get({"judge": identity, "question": question.key})
                 if kept is None:
                     groups.setdefault(question.rubric.sha256, []).append(question)
                 else:
@@ -107,9 +108,6 @@ class HfJudge:
                                 {"judge": self.identity(), "question": answer.key}, answer.as_item("answer")
                             )
                         yield answer
-
-    def _request(self, question: Question) -> dict[str, Any]:
-        return {"judge": self.identity(), "question": question.key}
 
     def _answered(self, questions: Sequence[Question]) -> list[Answer]:
         drafts, long = [], []

@@ -34,7 +34,7 @@ class PanelOptions(BaseModel):
     member_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Options by member, or by the name before the colon for all such members."""
     merge: Literal["mean", "vote"] = "mean"
-    """How numbers are merged; words and categories are always voted on."""
+    """How numbers are merged; categories are always voted on."""
     quorum: int | None = Field(default=None, ge=1)
     """Verdicts that a merged one needs; None: of more than half of the members."""
 
@@ -121,7 +121,8 @@ class PanelJudge:
         if merged is None or (isinstance(merged, list) and None in merged):
             return base._replace(status="parse_failed", path=None, reason=f"the members disagree: {verdicts}")
         members = {spec: answer.verdict for spec, answer in ok.items()}
-        return base._replace(fields={"members": members, question.rubric.verdict: merged}, verdict=merged)
+        fields = {"members": members, **_categories(question, ok.values()), question.rubric.verdict: merged}
+        return base._replace(fields=fields, verdict=merged)
 
     def _verdict(self, question: Question, verdicts: list[Any]) -> Any:
         rubric = question.rubric
@@ -132,6 +133,16 @@ class PanelJudge:
         if rubric.kind == "choice" and rubric.scale is not None and self.options.merge == "mean":
             return sum(verdicts) / len(verdicts)
         return _vote(verdicts)
+
+
+def _categories(question: Question, given: Iterable[Answer]) -> dict[str, Any]:
+    """The vote on every other property that is chosen from a list; a tie leaves it out."""
+    found = {}
+    for name, form in question.rubric.schema_["properties"].items():
+        values = [one.fields[name] for one in given if one.fields and name in one.fields]
+        if name != question.rubric.verdict and "enum" in form and values:
+            found[name] = _vote(values)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _vote(values: list[Any]) -> Any:

@@ -16,7 +16,7 @@ from latentbench.data import Corpus, load_corpus
 from latentbench.errors import UserError, nearest
 from latentbench.judging import make_judge, unanswered
 from latentbench.lm import LM, Site, load_lm
-from latentbench.registry import TASKS
+from latentbench.registry import JUDGES, TASKS
 from latentbench.run._rows import stream_acts
 from latentbench.run._suite import DictionarySpec, Suite, TaskSpec
 from latentbench.run._task import Judge, Task, TokenPolicy
@@ -114,8 +114,7 @@ def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | Non
         UserError: something the suite names is unknown, does not load or does not fit.
     """
     tasks = [_task(spec) for spec in suite.tasks]  # checked first: a misspelt option must not cost a download
-    made = {spec: make_judge(spec, suite.judge_options.get(spec.partition(":")[0])) for spec in suite.judges}
-    judges = {task.name: _judge(made, task) for task in tasks}
+    judges = _judges(suite, tasks)
     splits: dict[str, Corpus] = {}
 
     def load_split(split: str) -> Corpus:
@@ -155,18 +154,25 @@ def _task(spec: TaskSpec) -> Task:
         raise UserError(f"task {spec.name!r}, option {where}: {first['msg']}{hint}") from error
 
 
-def _judge(made: Mapping[str, Judge], task: Task) -> Judge | None:
-    """The first judge of the role that a task needs; all tasks share it, and with it its caps."""
-    if task.judge_role is None:
-        return None
-    for judge in made.values():
-        if judge.role == task.judge_role:
-            return judge
-    named = ", ".join(f"{spec!r} ({judge.role})" for spec, judge in made.items()) or "none"
-    raise UserError(
-        f"task {task.name!r} needs a judge of the role {task.judge_role!r}, but the suite names {named}: name another "
-        "judge, too"
-    )
+def _judges(suite: Suite, tasks: Sequence[Task]) -> dict[str, Judge | None]:
+    """By task the first judge of the role that it needs; tasks share it, and with it its caps.
+
+    A judge that no task needs is not made: it may want a key or an asset.
+    """
+    named = {spec: JUDGES.load(spec.partition(":")[0]).role for spec in suite.judges}
+    made: dict[str | None, Judge | None] = {None: None}
+    for task in tasks:
+        if task.judge_role in made:
+            continue
+        spec = next((spec for spec, role in named.items() if role == task.judge_role), None)
+        if spec is None:
+            found = ", ".join(f"{one!r} ({role})" for one, role in named.items()) or "none"
+            raise UserError(
+                f"task {task.name!r} needs a judge of the role {task.judge_role!r}, but the suite names {found}: name "
+                "another judge, too"
+            )
+        made[task.judge_role] = make_judge(spec, suite.judge_options.get(spec.partition(":")[0]))
+    return {task.name: made[task.judge_role] for task in tasks}
 
 
 def _dictionary(

@@ -15,6 +15,7 @@ from latentbench.store._records import (
     Interval,
     Metric,
     RunRecord,
+    pretty_json,
     utc_now,
 )
 from latentbench.store._why import ABSENT, Difference, differences
@@ -40,6 +41,7 @@ __all__ = [
     "RunRecord",
     "differences",
     "load_records",
+    "pretty_json",
     "provenance",
     "read_lines",
     "redact",

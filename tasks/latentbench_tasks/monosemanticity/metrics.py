@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from latentbench.stats import krippendorff_alpha, unscored, wilson
-from latentbench.store import Curve, Interval, Metric
+from latentbench.stats import krippendorff_alpha, seeds_difference, unscored, wilson
+from latentbench.store import Curve, Metric
 from latentbench_tasks._judging import bounded, over_latents, status_counts
 
 __all__ = ["CATEGORIES", "summarise"]
 
 CATEGORIES = ("low_level", "high_level", "undiscernible")
-_DRAWS = 2000
 
 
 def summarise(
     items: Sequence[Mapping[str, Any]],
     judgements: Sequence[Mapping[str, Any]],
     scale: tuple[float, float],
-    rng: np.random.Generator,
 ) -> tuple[list[Metric], list[Curve], dict[str, int]]:
     """Mean ratings with intervals, shares of categories, counts.
 
@@ -29,7 +25,6 @@ def summarise(
         items: what was measured.
         judgements: one a latent of kind "rating", and those of kind "mixed".
         scale: lowest and highest rating.
-        rng: source of the bootstrap's draws.
     """
     rated = [one for one in judgements if one["kind"] == "rating"]
     mixed = [one for one in judgements if one["kind"] == "mixed"]
@@ -46,7 +41,7 @@ def summarise(
     metrics = [
         bounded(score, own, len(rated) - len(own), scale, rated),
         control,
-        _above(own, other, rng),
+        _above(own, other),
         *(_share(rated, category) for category in CATEGORIES),
         *_agreement(rated),
     ]
@@ -60,26 +55,16 @@ def summarise(
     return metrics, [], counts | status_counts(judgements)
 
 
-def _above(own: Sequence[float], other: Sequence[float], rng: np.random.Generator) -> Metric:
-    enough = len(own) > 1 and len(other) > 1
-    interval = None
-    if enough:
-        draws = [
-            np.mean(rng.choice(own, len(own))) - np.mean(rng.choice(other, len(other))) for _ in range(_DRAWS)
-        ]
-        low, high = np.quantile(draws, [0.025, 0.975]).tolist()
-        interval = Interval(
-            low=low, high=high, method="bootstrap over latents and over mixed sets, percentile"
-        )
-    return Metric(
-        name="score_above_mixed",
-        value=float(np.mean(own) - np.mean(other)) if enough else None,
-        interval=interval,
-        n=len(own),
+def _above(own: Sequence[float], other: Sequence[float]) -> Metric:
+    found = unscored(f"{len(own)} latents and {len(other)} mixed sets were rated", min(len(own), len(other)))
+    if min(len(own), len(other)) > 1:
+        found = seeds_difference(own, other).estimate
+    return Metric.from_estimate(
+        "score_above_mixed",
+        found,
         resampling_unit="latent",
         unit="points",
         direction="higher",
-        reason=None if enough else f"{len(own)} latents and {len(other)} mixed sets were rated",
         note="score less the mean rating of mixed sets",
     )
 

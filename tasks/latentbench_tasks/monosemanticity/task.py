@@ -84,7 +84,7 @@ class MonosemanticityTask(LatentContextsTask):
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
         scale = load_rubric(self.config.rubric).scale or (1.0, 5.0)
-        return Summary(*summarise(items, judgements, scale, rng))
+        return Summary(*summarise(items, judgements, scale))
 
     def judge_calls(self) -> int:
         """See `Task.judge_calls`."""

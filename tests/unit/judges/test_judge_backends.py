@@ -17,7 +17,7 @@ from latentbench.testing import toy_lm, toy_tokenizer
 from latentbench_judges import Answer, MarkedText, Question, ask, load_rubric
 from latentbench_judges.hf_judge import HfJudge, _shared
 from latentbench_judges.human import write_sheet
-from latentbench_judges.panel import PanelJudge
+from latentbench_judges.panel import PanelJudge, _categories
 
 
 def question(number: int, text: str = "") -> Question:
@@ -152,6 +152,11 @@ def test_a_panel_averages_numbers_and_keeps_what_each_said() -> None:
     (answer,) = panel("mean", {"q1": 4}, {"q1": 5}).answers([question(1)])
     assert (answer.status, answer.verdict, answer.path) == ("ok", 4.5, "merged")
     assert answer.fields == {"members": {"m0": 4, "m1": 5}, "score": 4.5}
+    rated = question(1)
+    kinds = ("low_level", "low_level", "high_level")
+    answers = [Answer("q1", rated.key, "ok", {"category": kind, "score": 4}, 4, "strict") for kind in kinds]
+    assert _categories(rated, answers) == {"category": "low_level"}
+    assert _categories(rated, answers[1:]) == {}
     (voted,) = panel("vote", {"q1": 4}, {"q1": 5}, {"q1": 5}).answers([question(1)])
     assert voted.verdict == 5
     (split,) = panel("vote", {"q1": 4}, {"q1": 5}).answers([question(1)])

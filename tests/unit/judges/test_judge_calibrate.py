@@ -121,6 +121,8 @@ def test_the_command_writes_what_a_board_shows(tmp_path: Path, capsys: pytest.Ca
     (path,) = (tmp_path / "calibration").iterdir()
     assert json.loads(path.read_text(encoding="utf-8")) == printed
     assert path.stem == printed["judge_sha256"]
+    assert _run(["judge", "calibrate", "chance", "--judge-option", "opnai.max_cost=1"]) == 2
+    assert "options are given for ['opnai']" in capsys.readouterr().err
     assert _run(["judge", "calibrate", "embed"]) == 2
     assert "has the role 'similarity'" in capsys.readouterr().err
     assert _run(["judge", "calibrate", "chance", "--rubric", "steering"]) == 2

@@ -14,9 +14,10 @@ from latentbench.cli._main import _run
 from latentbench.errors import UserError
 from latentbench.judging import make_judge
 from latentbench.run import Plan, execute
-from latentbench.run._plan import _cell, _Ground
+from latentbench.run._plan import _cell, _Ground, _judges
 from latentbench.store import ResultsFolder, RunRecord
 from latentbench.testing import toy_lm, toy_tokenizer
+from latentbench_tasks.core.task import CoreConfig, CoreTask
 from latentbench_tasks.monosemanticity.task import MonosemanticityConfig, MonosemanticityTask
 
 CONFIG = MonosemanticityConfig(
@@ -75,6 +76,11 @@ def test_a_second_judge_measures_nothing_again(tmp_path: Path) -> None:
         assert sorted((cells[0] / name).read_text().splitlines()) == sorted(
             (cells[1] / name).read_text().splitlines()
         )
+    asked = [
+        [one["question"] for one in ResultsFolder(tmp_path / "r").cell(r.key).items("judgements")]
+        for r in (first, second)
+    ]
+    assert sorted(asked[0]) == sorted(asked[1])  # the mixed sets are the same, too
     metric = second.metric("score")
     assert metric is not None
     assert metric.value == 4.0
@@ -120,6 +126,12 @@ def test_a_judge_that_is_not_there_stops_the_run_before_it_begins(tmp_path: Path
         with pytest.raises(UserError, match="has no model 'judge-1'"):
             execute(plan(openai(server, tmp_path)), tmp_path / "r")
         assert not list((tmp_path / "r").rglob("items.jsonl"))
+
+
+def test_a_judge_that_no_task_needs_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("latentbench.run._plan.make_judge", lambda *_: pytest.fail("made"))
+    suite = toy_plan.toy_plan().suite
+    assert _judges(suite, [CoreTask(CoreConfig())]) == {"core": None}
 
 
 @pytest.mark.parametrize(
