@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from scipy.stats import spearmanr
 
 from latentbench.identity import sha256_json
-from latentbench.stats import generator
+from latentbench.stats import bootstrap_indices, generator
 from latentbench_judges._answer import Answer
 from latentbench_judges._marked import MarkedText
 from latentbench_judges._question import Question
@@ -34,7 +34,6 @@ _RETESTED = 20
 """Anchors that are asked again, and turned round."""
 _CANARIES = 8
 """Anchors of the lowest truth into which a verdict is planted, for each way of planting."""
-_DRAWS = 2000
 _GOOD_KAPPA, _GOOD_BOUND = 0.6, 0.5
 """Kappa, and the lower end of its interval, from which a judge counts as good on a rubric."""
 _PLANTS = (
@@ -60,7 +59,7 @@ class RubricCalibration(BaseModel):
     kappa: float | None
     """Quadratically weighted kappa with the truth; None without a spread of verdicts or with fewer than 10."""
     kappa_interval: tuple[float, float] | None
-    """95 % percentile bootstrap over anchors."""
+    """95 % percentile bootstrap over anchors; None where every draw gives the same."""
     spearman: float | None
     """Rank correlation with the truth; None as for kappa."""
     spearman_interval: tuple[float, float] | None
@@ -216,8 +215,7 @@ def _rubric(judge: RubricJudge, name: str, seed: int, told: list[Answer]) -> Rub
         good=bool(
             kappa is not None
             and kappa >= _GOOD_KAPPA
-            and kappa_interval is not None
-            and kappa_interval[0] >= _GOOD_BOUND
+            and (kappa_interval or (kappa,))[0] >= _GOOD_BOUND
             and len(ok) >= 0.95 * len(cases)
         ),
     )
@@ -286,17 +284,13 @@ def _spearman(truths: NDArray[np.float64], verdicts: NDArray[np.float64]) -> flo
 def _with_interval(
     statistic: Any, truths: NDArray[np.float64], verdicts: NDArray[np.float64], name: str
 ) -> tuple[float | None, tuple[float, float] | None]:
+    """The statistic and its interval: none with fewer than 10 anchors, no interval where every draw gives the same."""
     if len(truths) < 10:
         return None, None
-    value = statistic(truths, verdicts)
-    rng = generator(f"calibrate/{name}")
-    draws = []
-    for _ in range(_DRAWS):
-        rows = rng.integers(0, len(truths), len(truths))
-        drawn = statistic(truths[rows], verdicts[rows])
-        if drawn is not None:
-            draws.append(drawn)
-    if value is None or len(draws) < _DRAWS * 0.9:
-        return value, None
-    low, high = np.quantile(draws, [0.025, 0.975]).tolist()
-    return value, (low, high)
+
+    def of(rows: NDArray[np.int64]) -> float:
+        value: float | None = statistic(truths[rows], verdicts[rows])
+        return float("nan") if value is None else value
+
+    found = bootstrap_indices(len(truths), of, generator(f"calibrate/{name}"), method="percentile")
+    return found.value, None if found.low is None or found.high is None else (found.low, found.high)
