@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from latentbench.stats import Estimate, bootstrap, mean, ratio, unscored
+from latentbench.stats import Estimate, Units, bootstrap, mean, ratio, unscored
 from latentbench.store import Curve, CurvePoint, Metric
 from latentbench_tasks.steering._judged import Book, Choice, Rules, choose_factors, read_items
 
-__all__ = ["summarise"]
+__all__ = ["summarise", "units"]
 
 _SHARE = (0.0, 1.0)
 _CHANGE = (-1.0, 1.0)
@@ -125,6 +125,29 @@ def summarise(
         **book.counts,
     }
     return metrics, curves, counts
+
+
+def units(
+    items: Sequence[Mapping[str, Any]], _judgements: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
+) -> Units | None:
+    """The metrics that are means over concepts; None without a scored concept.
+
+    The units are all usable concepts: one without a latent counts in none of the means.
+    """
+    book = read_items(items, Rules.of(config))
+    choice = choose_factors(book, "latent", book.scored_concepts())
+    names = book.usable_concepts()
+    sums = np.zeros((len(names), 2 * len(_SPECS)))
+    for unit, name in enumerate(names):
+        if name not in choice.by_concept:
+            continue
+        row = _concept_row(book, "latent", name, choice.by_concept[name])
+        for column, metric in enumerate(_SPECS):
+            if np.isfinite(row[metric]):
+                sums[unit, 2 * column : 2 * column + 2] = [row[metric], 1.0]
+    if not choice.by_concept:
+        return None
+    return Units(tuple(names), sums, {name: ratio(2 * i, 2 * i + 1) for i, name in enumerate(_SPECS)})
 
 
 def _concept_row(book: Book, direction: str, concept: str, index: int) -> dict[str, float]:
