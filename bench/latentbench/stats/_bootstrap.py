@@ -221,9 +221,7 @@ def _degenerate(value: float, n: int, level: float) -> Estimate:
     return Estimate(value, None, None, level, "none (n < 2)", n)
 
 
-def resampled_totals(
-    table: NDArray[np.float64], rng: np.random.Generator, draws: int
-) -> NDArray[np.float64]:
+def resampled_totals(table: NDArray[np.float64], rng: np.random.Generator, draws: int) -> NDArray[np.float64]:
     """Float[draw, stat]: totals over each draw, in chunks of draws to bound the memory of the weights."""
     n = len(table)
     if n == 0:

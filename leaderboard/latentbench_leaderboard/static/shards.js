@@ -25,8 +25,9 @@ const latentbench = (() => {
     return made;
   }
 
+  const spoken = (text) => element("span", "sr", text); // for screen readers alone
   const isolate = (text) => element("bdi", "", text);
   const failure = (error) => element("p", "error", error.message);
-  return { shard: (name, data) => arrived.set(name, data), load, element, isolate, failure };
+  return { shard: (name, data) => arrived.set(name, data), load, element, isolate, spoken, failure };
 })();
 window.latentbench = latentbench;

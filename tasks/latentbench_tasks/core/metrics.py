@@ -71,7 +71,8 @@ def units(
 ) -> Units | None:
     """The metrics that are functions of sums, by document; None without items."""
     rows = sorted(
-        (item for item in items if item["kind"] == "core"), key=lambda item: (item["document"], item["start_token"])
+        (item for item in items if item["kind"] == "core"),
+        key=lambda item: (item["document"], item["start_token"]),
     )
     if not rows:
         return None

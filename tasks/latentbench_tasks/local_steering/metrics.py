@@ -76,4 +76,6 @@ def units(
     ordered = sorted(items, key=lambda item: item["id"])
     pairs = [item for item in ordered if item["kind"] == "example"]
     contexts = [item for item in ordered if item["kind"] in ("context", "example")]
-    return units_by_context(contexts, pairs, condition_values(pairs, _SCORES, _COMPARISONS, config["headline"]))
+    return units_by_context(
+        contexts, pairs, condition_values(pairs, _SCORES, _COMPARISONS, config["headline"])
+    )
