@@ -192,7 +192,8 @@ class _Site:
         overview = {"rows": self._steered(), "concepts": self._concept_names()}
         yield "steering.html", self._page("steering.html", overview)
         yield "compare.html", self._page("compare.html", {"draws": DRAWS})
-        for name, shard in compare_shards(self.subjects, self.units):
+        best = [row.subject.slug for row in self.boards[0].rows or self.boards[0].asides]
+        for name, shard in compare_shards(self.subjects, self.units, best):
             yield f"data/{name}.js", shard_text(name, shard).encode("ascii")
         yield "metrics.html", self._page("metrics.html", {"tasks": meanings_of(self.subjects, self.errata)})
         yield (

@@ -1,9 +1,10 @@
 """Two dictionaries side by side: what the comparing page loads.
 
-Index shard: {rows: [{s: slug, n: name, f: family, m: model, c: control, l: measured L0}], columns: [{id, m: model, title,
-task, judge, unit, setting, up: whether higher is better, main: whether the board shows it}]}. Shard of a row, by id of the
-column: {v: value, e: standard error from its interval, n: units, o: what a unit is, m: why it is not comparable, u: hash of
-its units, k: scale, d: joint draws less the value, as base64 of little-endian int16 in units of the scale}.
+Index shard: {rows: [{s: slug, n: name, f: family, m: model, lm: its name, c: control, l: measured L0}],
+columns: [{id, m: model, title, task, judge, unit, setting, up: whether higher is better, main: whether the
+board shows it}], first: slugs to start with}. Shard of a row, by id of the column: {v: value, e: standard
+error from its interval, n: units, o: what a unit is, m: why it is not comparable, u: hash of its units, k:
+scale, d: joint draws less the value, as base64 of little-endian int16 in units of the scale}.
 """
 
 from __future__ import annotations
@@ -27,8 +28,16 @@ __all__ = ["compare_shards"]
 _STEPS = 32_000
 
 
-def compare_shards(subjects: Sequence[Subject], units: UnitBook) -> Iterator[tuple[str, Any]]:
-    """The shards by name: the index, then one of every row."""
+def compare_shards(
+    subjects: Sequence[Subject], units: UnitBook, first: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
+    """The shards by name: one of every row, then the index.
+
+    Args:
+        subjects: every row of the site.
+        units: what rows share.
+        first: slugs of the rows that the page compares until others are chosen.
+    """
     rows: list[dict[str, Any]] = []
     columns: list[dict[str, Any]] = []
     for number, (_, group) in enumerate(by_model(subjects)):
@@ -38,7 +47,7 @@ def compare_shards(subjects: Sequence[Subject], units: UnitBook) -> Iterator[tup
             rows.append(_row(subject, number))
             cells = {column.id: cell for column in found if (cell := _cell(column, subject, units))}
             yield f"compare/{subject.slug}", cells
-    yield "compare/index", {"rows": rows, "columns": columns}
+    yield "compare/index", {"rows": rows, "columns": columns, "first": list(first[:2])}
 
 
 def _row(subject: Subject, model: int) -> dict[str, Any]:

@@ -158,6 +158,8 @@ def _against_l0(
             )
     if not drawn:
         return None
+    drawn, outside = _in_sight(drawn)
+    left_out += outside
     best = _front([(s, p) for s, p in drawn if not s.control], higher=column.direction == "higher")
     points = [replace(point, front=subject.key in best) for subject, point in drawn]
     xs = [point.x for point in points]
@@ -195,6 +197,21 @@ def _front(drawn: Sequence[tuple[Subject, Point]], *, higher: bool) -> set[str]:
             best = sign * point.y
             found.add(subject.key)
     return found
+
+
+def _in_sight(
+    drawn: Sequence[tuple[Subject, Point]],
+) -> tuple[list[tuple[Subject, Point]], list[str]]:
+    """Without the controls so far off that everything else would shrink to a line, and what is said of those."""
+    ends = [v for s, p in drawn if not s.control for v in (p.y, p.low, p.high) if v is not None]
+    if not ends or max(ends) == min(ends):
+        return list(drawn), []
+    reach = 0.6 * (max(ends) - min(ends))
+    near = [(s, p) for s, p in drawn if not s.control or min(ends) - reach <= p.y <= max(ends) + reach]
+    kept = {subject.key for subject, _ in near}
+    return near, [
+        f"{s.name}: a control outside of the drawing, {plain(p.y)}" for s, p in drawn if s.key not in kept
+    ]
 
 
 def _lines(drawn: Sequence[tuple[Subject, Point]], look: _Look) -> list[Line]:

@@ -106,7 +106,7 @@ def point_chart(
     """
     around = [end for guide in guides for end in (guide * 0.8, guide * 1.25)]  # small differences stay small
     xs = [*(point.x for point in points), *around]
-    scale_x = _Scale([v for v in xs if v > 0 or not x.log], _LEFT, _WIDTH - _RIGHT, x.log, margin=0.06)
+    scale_x = _Scale([v for v in xs if v > 0 or not x.log], _LEFT, _WIDTH - _RIGHT, x.log, margin=0.1)
     few = len(points) <= _WHISKERS
     ys = [v for p in points for v in ((p.y, p.low, p.high) if few or p.front else (p.y,)) if v is not None]
     scale_y = _Scale(ys, _HEIGHT - _BOTTOM, _TOP, y.log, margin=0.05)
@@ -260,7 +260,7 @@ def _dodged(places: Sequence[float]) -> list[float]:
     for i in [*order, -1]:
         if cluster and (i < 0 or places[i] - places[cluster[-1]] > _SAME_PLACE):
             middle = sum(places[j] for j in cluster) / len(cluster)
-            step = min(_DODGE, 60.0 / len(cluster))
+            step = min(_DODGE, 44.0 / len(cluster))
             for rank, j in enumerate(cluster):
                 result[j] = middle + step * (rank - (len(cluster) - 1) / 2)
             cluster = []
@@ -320,8 +320,8 @@ def _band(line: Line, scale_x: _Scale, scale_y: _Scale) -> str:
     banded = [(p[0], p[2], p[3]) for p in line.points if p[2] is not None and p[3] is not None]
     if len(banded) < 2:
         return ""
-    upper = [f"{scale_x(px):.1f},{scale_y(high):.1f}" for px, _, high in banded]
-    lower = [f"{scale_x(px):.1f},{scale_y(low):.1f}" for px, low, _ in reversed(banded)]
+    upper = [f"{scale_x(px):.1f},{scale_y(min(high, scale_y.high)):.1f}" for px, _, high in banded]
+    lower = [f"{scale_x(px):.1f},{scale_y(max(low, scale_y.low)):.1f}" for px, low, _ in reversed(banded)]
     return f'<polygon class="band {_class(line.style)}" points="{" ".join(upper + lower)}"/>'
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,8 +64,11 @@ def series_title(members: Sequence[Subject]) -> str:
     names = [member.name for member in members]
     if len(names) == 1:
         return names[0]
-    shared = os.path.commonprefix([name.split() for name in names])  # of words
-    words = [word for word in shared if word.casefold() not in ("k", "seed")]
+    words = []
+    for same in zip(*(re.sub(r"\bk \d+\b|\bseed\b", "", name).split() for name in names), strict=False):
+        if len(set(same)) > 1:
+            break
+        words.append(same[0])
     return clip(" ".join(words).rstrip(" ,·-"), 40) or members[0].family
 
 

@@ -1,7 +1,7 @@
 // Two dictionaries: differences per metric, paired where both rows share their units, corrected by Holm.
 "use strict";
 (() => {
-  const { load, element: el, isolate, spoken, failure, address } = window.latentbench;
+  const { load, element: el, isolate, shape, spoken, failure, address } = window.latentbench;
   const form = document.getElementById("choose"), place = document.getElementById("compared");
   const { a: first, b: second, all } = form.elements;
   const Z = 1.959963984540054;
@@ -51,8 +51,9 @@
 
   // Two significant digits of the standard error, the same for all numbers of a row.
   function formatter(row) {
-    const scale = row.error || Math.abs(row.difference || row.one?.v || 0) / 100;
-    const digits = scale > 0 ? Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(scale)))) : 2;
+    const size = Math.abs(row.difference || row.one?.v || row.two?.v || 0);
+    const scale = row.error > 1e-6 * size ? row.error : size / 100; // draws are rounded, so 0 may not be quite 0
+    const digits = scale > 0 ? Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(scale)))) : 2;
     const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
     return (value) => (value === undefined ? "—" : value.toLocaleString("en", options).replace("-", "−").replace(/^−(0\.?0*)$/, "$1"));
   }
@@ -60,14 +61,9 @@
   function drawing(low, high) {
     const reach = Math.max(Math.abs(low), Math.abs(high)) || 1;
     const at = (value) => (50 + (46 * value) / reach).toFixed(1);
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    for (const [name, value] of [["class", "strip"], ["viewBox", "0 0 100 8"], ["aria-hidden", "true"]]) svg.setAttribute(name, value);
-    for (const [name, d] of [["rail", "M0 4H100"], ["zero", "M50 0V8"], ["span", `M${at(low)} 4H${at(high)}`]]) {
-      const path = document.createElementNS(svg.namespaceURI, "path");
-      path.setAttribute("class", name);
-      path.setAttribute("d", d);
-      svg.append(path);
-    }
+    const svg = shape("svg", { class: "strip", viewBox: "0 0 100 8", "aria-hidden": "true" });
+    const paths = [["rail", "M0 4H100"], ["zero", "M50 0V8"], ["span", `M${at(low)} 4H${at(high)}`]];
+    svg.append(...paths.map(([name, d]) => shape("path", { class: name, d })));
     return svg;
   }
 
@@ -165,8 +161,8 @@
   function fromAddress() {
     const { a, b, all: every } = address.read();
     const known = index.rows.find((row) => row.s === a);
-    first.value = (known || index.rows.find((row) => !row.c) || index.rows[0]).s;
-    fillSecond(b);
+    first.value = known ? a : index.first[0] || index.rows[0].s;
+    fillSecond(known ? b : index.first[1]);
     all.checked = every === "yes";
     show();
   }

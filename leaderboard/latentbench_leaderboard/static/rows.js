@@ -1,18 +1,11 @@
 // Rows of the board that the page does not hold yet, drawn from shards exactly as the page's own rows are.
 "use strict";
 window.latentbench.drawRow = (() => {
-  const { element: el, isolate, spoken } = window.latentbench;
-  const SVG = "http://www.w3.org/2000/svg";
+  const { element: el, isolate, shape, spoken } = window.latentbench;
 
   function link(className, href, ...content) {
     const made = el("a", className, ...content);
     made.href = href;
-    return made;
-  }
-
-  function shape(tag, attributes) {
-    const made = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
     return made;
   }
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from latentbench.store import Curve, Metric
-from latentbench_tasks.steering.metrics import summarise
+from latentbench_tasks.steering.metrics import summarise, units
 from latentbench_tasks.steering.task import SteeringConfig
 
 Score = Callable[[str, float, str, int], float | None]
@@ -221,6 +221,26 @@ def test_curves_start_at_the_unsteered_model() -> None:
         [0.1, 0.2, 0.4, 0.8]
     )
     assert [point.value for point in curve["success_over_factor"].points] == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_units_are_all_usable_concepts_and_give_the_published_means() -> None:
+    items = cell(
+        names(4), lambda concept, factor, _half, prompt: 0.9 if prompt < int(concept[1]) * factor / 2 else 0.2
+    )
+    items += [
+        {"kind": "scorer", "concept": "without latent", "kept": True, "auroc": 0.9, "threshold": 0.5},
+        {"kind": "choice", "concept": "without latent", "latents": [], "reason": "none found"},
+    ]
+    for item in items:
+        if item["kind"] == "unsteered":
+            item["concept_scores"]["without latent"] = 0.1
+            item["lexicon_hits"]["without latent"] = 0
+    by_unit, found = units(items, [], config()), run(items)
+    assert by_unit is not None
+    assert set(by_unit.names) == {*names(4), "without latent"}
+    published = {name: found[name].value for name in by_unit.values()}
+    assert published == pytest.approx(by_unit.values())
+    assert units([], [], config()) is None
 
 
 def test_items_written_twice_count_once() -> None:
