@@ -30,7 +30,6 @@ from latentbench_leaderboard import BuildOptions, build_site
 from latentbench_leaderboard import _build as build_module
 from latentbench_leaderboard.cli import leaderboard
 
-
 NAMES = ("index", "compare", "curves", "steering", "metrics", "judges", "method", "errata")
 
 
