@@ -19,6 +19,7 @@ from latentbench.adapters._edit_latents import (
     EditLatents,
     LatentChange,
     changed_codes,
+    clean_route,
     latent_edits,
     observed_sites,
 )
@@ -61,6 +62,7 @@ from latentbench.adapters._splice import (
     written_masks,
 )
 from latentbench.adapters._transforms import InputTransform, Transformed
+from latentbench.adapters._units import unit_scale, unit_sites
 
 __all__ = [
     "CONTROL_SCHEMES",
@@ -99,6 +101,7 @@ __all__ = [
     "calibrate",
     "changed_codes",
     "check_fits",
+    "clean_route",
     "codes_from_dense",
     "codes_from_topk",
     "concat_codes",
@@ -120,6 +123,8 @@ __all__ = [
     "splice_edits",
     "steering_edits",
     "steering_rows",
+    "unit_scale",
+    "unit_sites",
     "untrained",
     "with_k",
     "with_prefix",

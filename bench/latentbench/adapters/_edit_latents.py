@@ -96,8 +96,8 @@ def clean_route(view: EditView, dictionary: RouteSae) -> tuple[Tensor, Tensor]:
     """
     name = f"route:{id(dictionary)}"
     if name not in view.memo:
-        acts = {site: view.observed[site].flatten(0, 1) for site in dictionary.reads}
-        route, probability = dictionary.route(dictionary.gather(acts))
+        acts = {site: view.observed[site].flatten(0, 1) for site in dictionary.pools}
+        route, probability = dictionary.route(dictionary.placed(acts))
         view.memo[name] = route.view(view.real.shape).to(view.real.device)
         view.memo[f"{name}:probability"] = probability.view(view.real.shape).to(view.real.device)
     return view.memo[name], view.memo[f"{name}:probability"]
@@ -177,9 +177,7 @@ def _chosen(view: EditView, tokens: ChangedTokens) -> Tensor:
     """`Bool[Tensor, "row pos"]`: the columns that a setting means."""
     if tokens == "all":
         return torch.ones_like(view.generated)
-    following = torch.ones_like(view.generated)
-    following[:, :-1] = view.generated[:, 1:]
-    last = following & ~view.generated
+    last = view.prompt_last()
     return last if tokens == "prompt_last" else last | view.generated
 
 

@@ -49,6 +49,12 @@ class EditView:
             chosen = chosen & self.columns(where[..., None], fill=1.0)[..., 0].to(chosen.device)
         return chosen
 
+    def prompt_last(self) -> Tensor:
+        """`Bool[Tensor, "row pos"]`: each row's last prompt token, where this chunk holds it."""
+        last = self.real & ~self.generated
+        last[:, :-1] &= self.generated[:, 1:] | ~self.real[:, 1:]
+        return last
+
     def columns(self, prompt: Tensor, fill: float) -> Tensor:
         """The columns of this chunk out of a tensor over the padded prompt, `fill` on generated tokens.
 

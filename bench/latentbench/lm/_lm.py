@@ -15,7 +15,7 @@ from latentbench.lm._begun import Begun, begin_below, begin_columns
 from latentbench.lm._edits import Edit, EditView
 from latentbench.lm._generate import Generation, continue_begun, generate
 from latentbench.lm._hooks import StopForward, hooked, resumed
-from latentbench.lm._layouts import check_site, find_layout
+from latentbench.lm._layouts import check_site, final_norm, find_layout
 from latentbench.lm._sites import Site
 from latentbench.lm._tokens import TokenBatch, make_batch
 
@@ -76,6 +76,11 @@ class LM:
     def attention(self) -> str:
         """Attention implementation in use ("sdpa", "eager", ...)."""
         return str(self.config._attn_implementation)
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """The norm between the last block and the vocabulary."""
+        return final_norm(self.model, self.layout)
 
     @property
     def window(self) -> int | None:

@@ -1,0 +1,34 @@
+"""Interventions: records of what is done to a model's activations, and the edits that do it."""
+
+from latentbench.interventions._adds import AddDense, AddLatents, RowsEdit
+from latentbench.interventions._bind import BoundIntervention, bind, dictionary_sha256, vector_payload
+from latentbench.interventions._edits import intervention_edits
+from latentbench.interventions._record import (
+    Conflict,
+    Intervention,
+    Mode,
+    Operator,
+    Phases,
+    Positions,
+    Unit,
+    VectorPayload,
+)
+
+__all__ = [
+    "AddDense",
+    "AddLatents",
+    "BoundIntervention",
+    "Conflict",
+    "Intervention",
+    "Mode",
+    "Operator",
+    "Phases",
+    "Positions",
+    "RowsEdit",
+    "Unit",
+    "VectorPayload",
+    "bind",
+    "dictionary_sha256",
+    "intervention_edits",
+    "vector_payload",
+]
