@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from latentbench.run import TaskConfig
 from latentbench_tasks.steering._choose import Contrast, Unit
+from latentbench_tasks.steering._methods import METHODS, known_methods
 
 __all__ = ["SteeringConfig"]
 
@@ -17,6 +18,13 @@ class SteeringConfig(TaskConfig):
 
     concepts: tuple[str, ...] = ()
     """Ids of the concepts; empty takes all."""
+    methods: tuple[str, ...] = ("contrast",)
+    """What steers, see `_methods.METHODS`; the first one, which must choose latents, gives the headline, and the others
+    are compared with it."""
+    candidates: int = Field(20, ge=2)
+    """Latents with the highest contrast among which methods of kind "rank" choose."""
+    baseline_site: str = ""
+    """Where directions without a dictionary are added; empty takes the last site that the dictionary writes."""
     prompts: int = 16
     """Number of prompts, half for choosing the factor and half for the test."""
     prompting: Literal["plain", "chat"] = "plain"
@@ -37,6 +45,12 @@ class SteeringConfig(TaskConfig):
     factors: tuple[float, ...] = (1.0, 2.0, 4.0)
     """Grid of amounts, in units, ascending. On smollm2-135m-q4, half a unit changes next to nothing and four
     units break about half of the texts."""
+    extensions: int = Field(0, ge=0, le=6)
+    """How often a concept's grid is made longer where its best factor lies at an end: twice the largest factor, or half
+    the smallest."""
+    operator: Literal["add", "set", "min_clamp"] = "add"
+    """What is done with latents: their activation raised by the amount, set to it, or raised to it at least. Directions
+    without a dictionary are always added."""
     phases: Literal["both", "prefill", "decode"] = "both"
     """Whether prompt tokens, generated tokens or both are steered."""
     max_new_tokens: int = Field(16, ge=1)
@@ -50,11 +64,11 @@ class SteeringConfig(TaskConfig):
     test_factors: Literal["all", "chosen"] = "all"
     """"chosen" generates test texts only at each concept's chosen factor and at the one fixed factor:
     cheaper, but the dose-response curves are then those of the select prompts."""
+    kl: bool = False
+    """Whether the divergence from the unsteered model is measured on test texts: one more pass of each."""
     choose_by: Literal["score", "success"] = "score"
     """Mean over the select prompts that picks the factor: concept probability of well-formed texts (0 for the
     others), which has few ties, or the success share itself."""
-    random_direction: bool = False
-    """Also steer along a random direction of the same norm; doubles the cost."""
     scorer_documents: int = Field(600, ge=40)
     """Labelled documents on each side of a concept that its classifier is fitted and measured on."""
     scorer_windows: int = Field(8, ge=1)
@@ -82,6 +96,11 @@ class SteeringConfig(TaskConfig):
     def _consistent(self) -> SteeringConfig:
         if not self.factors or list(self.factors) != sorted(set(self.factors)) or self.factors[0] <= 0:
             raise ValueError(f"factors {list(self.factors)} must be positive, ascending and distinct")
+        known_methods(self.methods)
+        if METHODS[self.methods[0]].kind not in ("labelled", "rank"):
+            raise ValueError(
+                f"methods begins with {self.methods[0]!r}, which chooses no latents: put one that does first"
+            )
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(
                 f"samples = {self.samples} at temperature 0 would give {self.samples} equal texts"
