@@ -184,7 +184,12 @@ def random_direction(like: Tensor, seed: int, concept: str) -> Tensor:
 
 def torch_generator(key: str) -> torch.Generator:
     """A generator on the CPU seeded by text."""
-    return torch.Generator().manual_seed(int(sha256_text(key)[:15], 16))
+    return torch.Generator().manual_seed(sampling_seed(key))
+
+
+def sampling_seed(key: str) -> int:
+    """A seed of a row's sampling, from text."""
+    return int(sha256_text(key)[:15], 16)
 
 
 def generate_batch(
@@ -197,8 +202,8 @@ def generate_batch(
 ) -> Generated:
     """Generate the texts of one batch, each row under its own vector, and score their fluency.
 
-    When sampling, the noise is a function of the seed and of the prompts and samples in the batch's rows.
-    Grids of two dictionaries have the same layout, so that the same row of both is drawn with the same noise.
+    When sampling, a row's noise is a function of the seed and of the row's id: the same row of two dictionaries' grids
+    is drawn with the same noise, however it is batched, and concepts are drawn independently of each other.
 
     Args:
         lm: the model.
@@ -214,13 +219,13 @@ def generate_batch(
         edits = steering_edits(
             dictionary, torch.stack(list(vectors)), PHASES[decoding.phases], decoding.skip_first
         )
-    noise = ",".join(f"{row.prompt.id}/{row.sample}" for row in rows)
+    seeds = [sampling_seed(f"{decoding.seed}:sampling:{row.id}") for row in rows]
     out = lm.generate(
         prompts,
         max_new_tokens=decoding.max_new_tokens,
         edits=edits,
         temperature=decoding.temperature,
-        generator=torch_generator(f"{decoding.seed}:sampling:{noise}") if decoding.temperature else None,
+        seeds=seeds,
     )
     scores = log_probabilities(lm, prompts, out.tokens)
     texts = [
@@ -245,7 +250,7 @@ def neutral_texts(lm: LM, ids: Mapping[str, Sequence[int]], count: int, decoding
             rows,
             max_new_tokens=decoding.max_new_tokens,
             temperature=_NEUTRAL_TEMPERATURE,
-            generator=torch_generator(f"{decoding.seed}:neutral:{turn}"),
+            seeds=[sampling_seed(f"{decoding.seed}:neutral:{turn}/{prompt}") for prompt in ids],
         )
         found += [lm.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in out.tokens if tokens]
     return list(dict.fromkeys(found))

@@ -254,7 +254,7 @@ class _Steering:
     def texts(self, rows: Sequence[gen.GridRow], known: Sequence[Item]) -> Iterator[Item]:
         """Items of every row that is not known yet, and one item of costs per batch before them.
 
-        A batch with a missing row is generated whole, so that its sampling noise is what it would have been.
+        A batch with a missing row is generated whole, so that its rounding is what it would have been.
         """
         done = {item["id"] for item in known if item["kind"] == "generation"}
         named = list(gen.batches(rows, self.task.config.batch_rows))
