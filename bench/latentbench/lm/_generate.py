@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,6 +14,7 @@ from latentbench.errors import UserError
 from latentbench.lm._begun import Begun, new_cache
 from latentbench.lm._edits import Edit, EditView
 from latentbench.lm._hooks import hooked, resumed
+from latentbench.lm._sampling import NOT_FINITE, choose, uniforms
 from latentbench.lm._sites import Site
 from latentbench.lm._tokens import TokenBatch, make_batch
 
@@ -29,6 +31,8 @@ class Generation(NamedTuple):
     """New tokens of each row, without the prompt and without the stop token."""
     stopped: list[bool]
     """Whether the row ended with a stop token, as against running out of budget."""
+    broken: list[str | None]
+    """Why the row ended before its time, with the tokens up to there kept; None for rows that are sound."""
     forward_tokens: int
     """Real token positions that went through the model, prompt included."""
     shadow_tokens: int
@@ -44,23 +48,52 @@ def generate(
     max_new_tokens: int,
     edits: Sequence[Edit],
     temperature: float,
-    generator: torch.Generator | None,
+    seeds: Sequence[int] | None,
     stop_ids: frozenset[int],
     use_cache: bool,
 ) -> Generation:
     """See `LM.generate`."""
-    if temperature < 0 or (temperature > 0 and generator is None):
-        raise UserError(
-            f"temperature {temperature} needs an explicit torch.Generator: randomness here is never global"
-            if temperature > 0
-            else f"temperature must be 0 (greedy) or positive, not {temperature}"
-        )
+    check_prompts(lm, prompts, max_new_tokens)
+    drawn = _drawn(temperature, seeds, len(prompts), max_new_tokens)
     loop = _Loop(lm, prompts, edits, use_cache=use_cache)
 
-    def choose(step: int) -> Tensor:
-        return _choose(loop.last_logits(), temperature, generator)
+    def next_tokens(step: int) -> Tensor:
+        return choose(loop.last_logits(), temperature, None if drawn is None else drawn[:, step])
 
-    return _decode(loop, choose, max_new_tokens, stop_ids)
+    return _decode(loop, next_tokens, max_new_tokens, stop_ids)
+
+
+def check_prompts(lm: LM, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    """Refuse prompts that can't be continued.
+
+    Raises:
+        UserError: there are none, or one is empty or longer than the model's window with what is to be generated.
+    """
+    if not prompts:
+        raise UserError("generation needs at least one row, and no prompts were given")
+    for row, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise UserError(f"the prompt of row {row} is empty: there is nothing to continue. Leave it out")
+        if not lm.fits(prompt, max_new_tokens):
+            raise UserError(
+                f"the prompt of row {row} has {len(prompt)} tokens, and {max_new_tokens} are to be generated, but "
+                f"{lm.name} has a window of {lm.window}: cut it, or generate fewer (LM.fits tells which rows fit)"
+            )
+
+
+def _drawn(temperature: float, seeds: Sequence[int] | None, rows: int, steps: int) -> Tensor | None:
+    """The numbers that sampling uses up, `Float64[Tensor, "row step"]`; None for greedy decoding."""
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise UserError(f"temperature must be 0 (greedy) or positive, not {temperature}")
+    if seeds is not None and len(seeds) != rows:
+        raise UserError(f"{len(seeds)} seeds for {rows} rows: sampling needs one for each row")
+    if temperature == 0:
+        return None
+    if seeds is None:
+        raise UserError(
+            f"temperature {temperature} needs seeds, one for each row: randomness here is never global"
+        )
+    return uniforms(seeds, steps)
 
 
 def continue_begun(
@@ -78,53 +111,47 @@ def continue_begun(
     if _accepted(logits, begun.draft, stop_ids, max_new_tokens):
         whole = list(begun.draft[:max_new_tokens])
         ended = [len(begun.draft) < max_new_tokens] * copies
-        return Generation([whole] * copies, ended, loop.forward_tokens, loop.shadow_tokens, logits)
+        sound: list[str | None] = [None] * copies
+        return Generation([whole] * copies, ended, sound, loop.forward_tokens, loop.shadow_tokens, logits)
 
-    def choose(step: int) -> Tensor:
-        return (loop.last_logits() if step else logits[:, 0]).argmax(dim=-1)
+    def next_tokens(step: int) -> Tensor:
+        return choose(loop.last_logits() if step else logits[:, 0], 0.0, None)
 
-    return _decode(loop, choose, max_new_tokens, stop_ids)._replace(draft_logits=logits)
+    return _decode(loop, next_tokens, max_new_tokens, stop_ids)._replace(draft_logits=logits)
 
 
 def _decode(
-    loop: _Loop, choose: Callable[[int], Tensor], max_new_tokens: int, stop_ids: frozenset[int]
+    loop: _Loop, next_tokens: Callable[[int], Tensor], max_new_tokens: int, stop_ids: frozenset[int]
 ) -> Generation:
     rows = len(loop.tokens.ids)
     new: list[list[int]] = [[] for _ in range(rows)]
     stopped = [False] * rows
+    broken: list[str | None] = [None] * rows
     for step in range(max_new_tokens):
-        chosen = choose(step)
+        chosen = next_tokens(step)
         for row, token in enumerate(chosen.tolist()):
-            if not stopped[row]:
-                if token in stop_ids:
-                    stopped[row] = True
-                else:
-                    new[row].append(token)
-        if all(stopped):
+            if stopped[row] or broken[row] is not None:
+                continue
+            if token == NOT_FINITE:
+                broken[row] = f"logits were not finite at new token {step + 1}"
+            elif token in stop_ids:
+                stopped[row] = True
+            else:
+                new[row].append(token)
+        if all(done or why is not None for done, why in zip(stopped, broken, strict=True)):
             break
-        loop.append(chosen)
-    return Generation(new, stopped, loop.forward_tokens, loop.shadow_tokens)
+        loop.append(torch.where(chosen == NOT_FINITE, loop.lm.pad_id, chosen))
+    return Generation(new, stopped, broken, loop.forward_tokens, loop.shadow_tokens)
 
 
 def _accepted(logits: Tensor, draft: Sequence[int], stop_ids: frozenset[int], most: int) -> bool:
     """Whether greedy decoding gives the draft in every row, and stops behind it or at the budget."""
-    best = logits.argmax(dim=-1)
+    best = torch.stack([choose(column, 0.0, None) for column in logits.unbind(dim=1)], dim=1)
     n = min(len(draft), most)
     wanted = torch.tensor(list(draft[:n]), device=best.device, dtype=best.dtype)
     if not bool((best[:, :n] == wanted).all()) or stop_ids & set(draft[:n]):
         return False
     return n == most or all(token in stop_ids for token in best[:, n].tolist())
-
-
-def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """Next token of each row from `Float[Tensor, "row vocab"]`."""
-    if temperature == 0:
-        return logits.argmax(dim=-1)
-    shares = torch.softmax(logits.float() / temperature, dim=-1)
-    assert generator is not None
-    if generator.device != shares.device:
-        shares = shares.to(generator.device)
-    return torch.multinomial(shares, 1, generator=generator)[:, 0].to(logits.device)
 
 
 class _Loop:

@@ -88,6 +88,10 @@ class LM:
         found = getattr(self.config, "max_position_embeddings", None)
         return found if isinstance(found, int) else None
 
+    def fits(self, prompt: Sequence[int], max_new_tokens: int) -> bool:
+        """Whether `generate` takes a prompt: it isn't empty, and the window holds it with so many new tokens."""
+        return len(prompt) > 0 and (self.window is None or len(prompt) + max_new_tokens <= self.window)
+
     def identity(self) -> dict[str, str]:
         """What can change this model's numbers, as JSON for cache keys."""
         return {
@@ -257,23 +261,24 @@ class LM:
         max_new_tokens: int,
         edits: Sequence[Edit] = (),
         temperature: float = 0.0,
-        generator: torch.Generator | None = None,
+        seeds: Sequence[int] | None = None,
         stop_ids: Iterable[int] | None = None,
         use_cache: bool = True,
     ) -> Generation:
         """Continue each prompt, with edits on prompt tokens, generated tokens or both.
 
         Args:
-            prompts: token ids of each row; padded on the left here.
+            prompts: token ids of each row, each of which `fits`; padded on the left here.
             max_new_tokens: most tokens to generate for a row.
             edits: as in `forward`; which phase they act on is the edit's own setting.
             temperature: 0 takes the most likely token, otherwise softmax sampling at this temperature.
-            generator: source of randomness, needed for sampling.
+            seeds: one for each row, needed for sampling: a row's text follows from its own seed, prompt and edits,
+                whatever else is in the batch (up to rounding).
             stop_ids: tokens that end a row, kept out of its result; None takes the model's end tokens.
             use_cache: False recomputes all columns at every step (slow; for checks).
 
         Raises:
-            UserError: sampling without a generator, or a site that does not exist.
+            UserError: sampling without seeds, a prompt that is empty or too long, or a site that does not exist.
         """
         for edit in edits:
             self.site(edit.site)
@@ -284,7 +289,7 @@ class LM:
             max_new_tokens=max_new_tokens,
             edits=edits,
             temperature=temperature,
-            generator=generator,
+            seeds=seeds,
             stop_ids=stops,
             use_cache=use_cache,
         )
