@@ -62,8 +62,7 @@ class Chooser:
         self._stream: Stream | None = None
 
     def choices(self, concepts: Sequence[Concept]) -> Iterator[Item]:
-        """One item for every method and concept: with `latents`, a `direction` or neither, and the `reason` if it can't
-        steer."""
+        """One item for every method and concept: `latents`, a `direction` or neither, and the `reason` if it can't."""
         for method in self._config.methods:
             for concept in concepts:
                 stored = self._stored.get((method, concept.id))

@@ -137,10 +137,8 @@ class SteeringTask(Task):
         steering = _Steering(self, setup, usable, choices, unsteered)
         halves = ("select", "test") if config.test_factors == "all" else ("select",)
         yield from steering.texts(dict.fromkeys(steering.steers, config.factors), halves, known)
-        for _ in range(config.extensions):
-            longer = self._longer(read_items(known, self._rules()), list(steering.steers))
-            if not longer:
-                break
+        # What is stored decides, so that a run which goes on makes the grid no longer than one that never stopped.
+        while longer := self._longer(read_items(known, self._rules()), list(steering.steers)):
             yield from steering.texts(longer, ("select",), known)
         book = read_items(known, self._rules())
         yield from steering.texts(self._tested(book, list(steering.steers)), ("test",), known)
@@ -157,6 +155,9 @@ class SteeringTask(Task):
             if METHODS[method].kind == "prompt" or not at_end or max(curve) - min(curve) < _FLAT:
                 continue
             more = 2 * factors[-1] if at_end > 0 else factors[0] / 2
+            most = 2.0**self.config.extensions
+            if not self.config.factors[0] / most <= more <= self.config.factors[-1] * most:
+                continue
             if not any((method, concept, more, "select") in known for known in (book.steered, book.broken)):
                 found[method, concept] = (more,)
         return found
