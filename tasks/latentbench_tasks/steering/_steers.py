@@ -88,7 +88,7 @@ class Chooser:
             return {"reason": "fewer than 2 labelled documents on a side"}
         key = {
             "what": "steering direction",
-            "version": 1,
+            "version": 2,
             "lm": self._setup.lm.identity(),
             "method": method,
             "site": str(self._site()),

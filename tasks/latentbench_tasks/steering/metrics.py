@@ -21,7 +21,7 @@ from latentbench.store import Curve, CurvePoint, Metric
 from latentbench_tasks.steering._judged import Book, Choice, Rules, choose_factors, read_items
 from latentbench_tasks.steering._methods import METHODS
 
-__all__ = ["summarise"]
+__all__ = ["concept_rows", "summarise"]
 
 _SHARE = (0.0, 1.0)
 _CHANGE = (-1.0, 1.0)
@@ -138,7 +138,7 @@ def summarise(
     first, *others = config["methods"]
     concepts = book.scored_concepts(first)
     choice = choose_factors(book, first, concepts)
-    rows = {name: _concept_row(book, first, name, choice) for name in choice.by_concept}
+    rows = concept_rows(book, first)
     metrics = _of_rows(rows, _SPECS, "", rng)
     if METHODS[first].kind != "prompt":
         metrics.append(_fixed(book, first, choice, "", rng))
@@ -175,7 +175,7 @@ def _other_method(
 ) -> list[Metric]:
     """A method through the same choice of factor, and what the first one gains over it on the same concepts."""
     choice = choose_factors(book, method, book.scored_concepts(method))
-    rows = {name: _concept_row(book, method, name, choice) for name in choice.by_concept}
+    rows = concept_rows(book, method)
     title = METHODS[method].title
     specs = {
         name: _SPECS[name]._replace(note=f"{title}: {_SPECS[name].note}", direction="none", headline=False)
@@ -187,6 +187,17 @@ def _other_method(
     gained = [first[name]["success"] - row["success"] for name, row in rows.items() if name in first]
     found.append(_metric(f"lift_over_{method}", _OVER._replace(note=f"{_OVER.note}: {title}"), gained, rng))
     return found
+
+
+def concept_rows(book: Book, method: str) -> dict[str, dict[str, float]]:
+    """Every number of a method by concept and metric name; NaN where there is none. Means over these are published.
+
+    Args:
+        book: the cell's items, read.
+        method: one of its methods.
+    """
+    choice = choose_factors(book, method, book.scored_concepts(method))
+    return {name: _concept_row(book, method, name, choice) for name in choice.by_concept}
 
 
 def _concept_row(book: Book, method: str, concept: str, choice: Choice) -> dict[str, float]:
