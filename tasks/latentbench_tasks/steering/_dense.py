@@ -2,7 +2,7 @@
 
 Recipes of AxBench (arXiv 2501.17148): unit directions from labelled texts, and as the unit of the factor the largest
 activation along the direction. Here that activation is centred on the mean of all labelled tokens, because the stream's
-mean would make most of it, and tokens of massive norm are left out: on SmolLM2-135M a few line breaks and brackets have a
+mean would make most of it, and tokens of massive norm are left out: on SmolLM2-135M a few tokens have a
 hundred times the norm of other tokens (attention sinks beside the first token), and a mean over texts is made of them.
 """
 
