@@ -137,7 +137,7 @@ class EditLatents(Edit):
 
     def apply(self, hidden: Tensor, view: EditView) -> Tensor:
         """See `Edit.apply`."""
-        if len(self.changes) != len(hidden):
+        if view.rows is None and len(self.changes) != len(hidden):
             raise AdapterError(f"{len(self.changes)} changes for {len(hidden)} rows: one for each row")
         spliced = view.selected(self.phases, self.skip_first, None)
         if isinstance(self.dictionary, RouteSae):
@@ -150,9 +150,10 @@ class EditLatents(Edit):
             return hidden
         flat = hidden.flatten(0, 1)
         codes = self._codes(flat[index], view, index)
-        after = changed_codes(
-            codes, index // hidden.shape[1], self.changes, changed.flatten()[index].to(codes.latents.device)
-        )
+        rows = index // hidden.shape[1]
+        if view.rows is not None:
+            rows = view.rows[rows]
+        after = changed_codes(codes, rows, self.changes, changed.flatten()[index].to(codes.latents.device))
         written = self.dictionary.decode(after)[self.site].values.to(flat)
         if self.keep_error:
             written = flat[index] + written - self.dictionary.decode(codes)[self.site].values.to(flat)

@@ -126,7 +126,8 @@ class SteerLatent(Edit):
                 clean_route(view, self.dictionary)[0] == self.dictionary.reads.index(self.site)
             )
         scale = unit_scale(self.dictionary, self.site, hidden, view).to(hidden.dtype)
-        change = scale * self.vectors.to(device=hidden.device, dtype=hidden.dtype)[:, None, :]
+        vectors = view.take(self.vectors.to(device=hidden.device, dtype=hidden.dtype))
+        change = scale * vectors[:, None, :]
         return hidden + change * chosen[..., None].to(hidden.dtype)
 
 

@@ -269,7 +269,7 @@ def test_prompts_that_can_not_be_continued_are_named(llama: LM, rows: list[list[
     with pytest.raises(UserError, match="prompt of row 1 is empty"):
         llama.generate([rows[0], []], max_new_tokens=2)
     with pytest.raises(
-        UserError, match="row 0 has 12 tokens, and 53 are to be generated, but .* window of 64"
+        UserError, match=r"row 0 has 12 tokens, and 53 are to be generated, but .* window of 64"
     ):
         llama.generate(rows, max_new_tokens=53)
     assert [llama.fits(rows[0], new) for new in (52, 53)] == [True, False]
