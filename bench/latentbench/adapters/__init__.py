@@ -22,6 +22,7 @@ from latentbench.adapters._edit_latents import (
     clean_route,
     latent_edits,
     observed_sites,
+    passing_codes,
 )
 from latentbench.adapters._fitted_controls import mean_control, pca_control, random_directions, untrained
 from latentbench.adapters._format import Format, LoadOptions
@@ -111,6 +112,7 @@ __all__ = [
     "load_dictionary",
     "mean_control",
     "observed_sites",
+    "passing_codes",
     "pca_control",
     "permuted_decoder",
     "random_codes",

@@ -49,13 +49,17 @@ class RowsWhere:
             first[row] = max(skip_first, least)
         return cls(acts, first, last, prefill, decode)
 
+    def to(self, device: torch.device) -> RowsWhere:
+        """The same elsewhere."""
+        return RowsWhere(*(value.to(device) for value in self._parts()))
+
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.acts, self.first, self.last, self.prefill, self.decode
+
     def selected(self, view: EditView) -> Tensor:
         """`Bool[Tensor, "row pos"]`: the tokens of this pass that are changed."""
-        device = view.real.device
-        acts, first, last, prefill, decode = (
-            value.to(device)[:, None]
-            for value in (self.acts, self.first, self.last, self.prefill, self.decode)
-        )
+        parts = (view.take(value).to(view.real.device)[:, None] for value in self._parts())
+        acts, first, last, prefill, decode = parts
         prompt = prefill & (~last | view.prompt_last())
         phase = torch.where(view.generated, decode, prompt)
         return view.real & acts & (view.positions >= first) & phase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.nn import functional
@@ -36,7 +36,7 @@ class EditView:
     observed: Mapping[Site, Tensor]
     """Activations of the shadow pass, `Float[Tensor, "row pos d"]`, at the sites that edits asked to
     observe."""
-    memo: dict[str, Tensor]
+    memo: dict[str, Any]
     """Scratch space shared by the edits of one forward pass, empty at its start."""
     rows: Tensor | None = None
     """`Int64[Tensor, "row"]`, ascending: which rows of the batch these are. None while all of them are here; rows that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from latentbench.errors import UserError
@@ -27,4 +28,4 @@ def generation_batches(prompts: Sequence[Sequence[int]], most_rows: int) -> list
     order = sorted(range(len(prompts)), key=lambda row: (-len(prompts[row]), tuple(prompts[row]), row))
     count = -(-len(order) // most_rows)
     edges = [len(order) * batch // count for batch in range(count + 1)] if count else [0]
-    return [order[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    return [order[start:stop] for start, stop in itertools.pairwise(edges)]

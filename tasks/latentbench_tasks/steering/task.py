@@ -312,11 +312,13 @@ class _Steering:
         """
         done = {item["id"] for item in known if item["kind"] == "generation"}
         chosen = [prompt for prompt in prompts(self.config.prompts) if prompt.half in halves]
-        rows = []
+        rows: list[Row] = []
         for (method, concept), amounts in factors.items():
             several = (1.0,) if METHODS[method].kind == "prompt" else amounts
-            for row in gen.grid([concept], method, {concept: several}, chosen, self.config.samples):
-                rows.append(Row(row, self.steers[method, concept], self.ids[row.prompt.id]))
+            rows += [
+                Row(about, self.steers[method, concept], self.ids[about.prompt.id])
+                for about in gen.grid([concept], method, {concept: several}, chosen, self.config.samples)
+            ]
         for batch in self.writer.write(rows, done):
             cost = {"forward_tokens": batch.forward_tokens, "shadow_tokens": batch.shadow_tokens}
             yield {"kind": "cost", "id": batch.name, **cost}
