@@ -63,7 +63,11 @@ def corpus(split: str) -> Corpus:
 
 @cache
 def model() -> LM:
-    return toy_lm(tokenizer=toy_tokenizer())
+    lm = toy_lm(tokenizer=toy_tokenizer())
+    lm.config.max_position_embeddings = (
+        256  # a token is a letter, and a prompt that names a concept has a hundred
+    )
+    return lm
 
 
 def sae(seed: int = 0) -> Dictionary:
@@ -310,6 +314,20 @@ def test_a_factor_that_breaks_the_model_leaves_rows_unscored() -> None:
     assert counts["unscored_generations"] == len(broken)
     assert next(one for one in metrics if one.name == "success").n == 2
     assert next(one for one in metrics if one.name == "success_fixed_factor").note.endswith("factor 1")
+
+
+def test_prompts_that_leave_no_room_are_named_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    steering = task(methods=("contrast", "prompting"))
+    monkeypatch.setattr(model().config, "max_position_embeddings", 64)
+    items = measured(steering, sae(), Shared())
+    lost = [
+        item for item in of_kind(items, "generation") if item["status"] != "ok" and item["status"] != "empty"
+    ]
+    assert {item["method"] for item in lost} == {"prompting"}
+    assert all("leaves no room in the window of 64" in item["status"] for item in lost)
+    metrics, _, counts = steering.summarise(items, [], np.random.default_rng(0))
+    assert counts["unscored_generations"] == len(lost)
+    assert next(one for one in metrics if one.name == "success_prompting").value is None
 
 
 def test_the_divergence_is_that_of_both_distributions_on_the_text() -> None:
