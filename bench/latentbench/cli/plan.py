@@ -27,9 +27,10 @@ def plan(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Show the cells of a SUITE, what is stored already, and what the rest costs in tokens and judge calls.
+    """Show the cells of a SUITE, what is stored already, and what the rest costs in tokens, minutes and judge calls.
 
-    Loads the model and the dictionaries, since their checksums are part of what a cell is; measures nothing.
+    Loads the model and the dictionaries, since their checksums are part of what a cell is; measures nothing but the
+    model's speed on one batch.
     """
     loaded = chosen.load()
     from latentbench.run import make_plan
@@ -50,18 +51,21 @@ def plan(
                 "judge_calls": cost.judge_calls,
                 "judge_tokens": cost.judge_tokens,
                 "dollars": cost.dollars,
+                "texts": cost.texts,
             }
         )
+    speed = made.speed() if len(done) < len(rows) else None
     if as_json:
-        echo_json({"suite": loaded.model_dump(mode="json"), "cells": rows})
+        echo_json({"suite": loaded.model_dump(mode="json"), "cells": rows, "tokens_per_second": speed})
         return
     echo_table(
-        ("KEY", "STATE", "TOKENS", "JUDGE CALLS", "SEED", "TASK", "DICTIONARY"),
+        ("KEY", "STATE", "TOKENS", "TEXTS", "JUDGE CALLS", "SEED", "TASK", "DICTIONARY"),
         [
             (
                 str(row["key"])[:10],
                 "stored" if row["stored"] else "to do",
                 f"{row['tokens']:,}",
+                f"{row['texts']:,}",
                 f"{row['judge_calls']:,}",
                 str(row["seed"]),
                 str(row["task"]),
@@ -73,10 +77,15 @@ def plan(
     missing = [row for row in rows if not row["stored"]]
     tokens = sum(int(row["tokens"]) for row in missing)
     calls = sum(int(row["judge_calls"]) for row in missing)
+    texts = sum(int(row["texts"]) for row in missing)
     click.echo(
         f"{len(missing)} of {len(rows)} cells to do: at most {tokens:,} tokens through the model (passes that cells "
-        f"share are counted at each) and {calls:,} judge calls{_judging(missing)}"
+        f"share are counted at each), {texts:,} texts to write, and {calls:,} judge calls{_judging(missing)}"
     )
+    if speed is not None:
+        click.echo(
+            f"{tokens / speed / 60:,.0f} minutes at {speed:,.0f} tokens a second, as one batch ran just now; more where texts are written"
+        )
 
 
 def _judging(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,8 @@ class Cost(NamedTuple):
     """Tokens that a judge which is a language model reads and writes."""
     dollars: float | None
     """What that costs; None for a judge without a known price."""
+    texts: int = 0
+    """Texts that the model writes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +102,18 @@ class Plan:
         read, written = cell.task.judge_tokens()
         price = getattr(cell.judge, "price", None)
         dollars = None if price is None else (read * price.input + written * price.output) / 1e6
-        return Cost(cell.task.tokens(), cell.task.judge_calls(), read + written, dollars)
+        return Cost(cell.task.tokens(), cell.task.judge_calls(), read + written, dollars, cell.task.texts())
+
+    def speed(self) -> float:
+        """Tokens a second through the model, measured now on one batch; texts are written two to four times slower."""
+        rows = [[(7 * place + row) % self.lm.vocab_size for place in range(64)] for row in range(4)]
+        batch = self.lm.batch(rows)
+        self.lm.forward(batch, last_logits=1)
+        start = time.perf_counter()
+        logits = self.lm.forward(batch, last_logits=1).logits
+        assert logits is not None
+        logits.sum().item()  # an accelerator has only been told to begin
+        return sum(map(len, rows)) / (time.perf_counter() - start)
 
 
 def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | None = None) -> Plan:

@@ -110,12 +110,18 @@ class SteeringTask(Task):
         config, n = self.config, len(self._concepts())
         watched = n * 2 * config.select_documents * config.select_context
         passes = sum(METHODS[method].kind in ("rank", "direction") for method in config.methods)
-        chosen = 2 if config.test_factors == "chosen" else len(config.factors)
-        per_prompt = len(config.factors) + chosen
-        texts = n * len(config.methods) * config.samples * config.prompts * per_prompt // 2
         each = _PROMPT_TOKENS + config.max_new_tokens
-        scored = (4 if config.kl else 2) * each
-        return watched * (1 + min(passes, 2)) + texts * scored + config.prompts * config.samples * 2 * each
+        scored = (3 if config.kl else 2) * each
+        return watched * (1 + min(passes, 2)) + self.texts() * scored
+
+    def texts(self) -> int:
+        """Texts of all methods without those of longer grids; texts that two methods share are counted twice."""
+        config = self.config
+        chosen = 2 if config.test_factors == "chosen" else len(config.factors)
+        halves = config.prompts // 2 * config.samples
+        prompted = sum(METHODS[method].kind == "prompt" for method in config.methods)
+        factors = (len(config.methods) - prompted) * (len(config.factors) + chosen) + 2 * prompted
+        return halves * (len(self._concepts()) * factors + 2)
 
     def _concepts(self) -> list[Concept]:
         return concepts(self.config.concepts)
