@@ -83,8 +83,9 @@ def plan(
         f"share are counted at each), {texts:,} texts to write, and {calls:,} judge calls{_judging(missing)}"
     )
     if speed is not None:
+        minutes = tokens / speed / 60
         click.echo(
-            f"{tokens / speed / 60:,.0f} minutes at {speed:,.0f} tokens a second, as one batch ran just now; more where texts are written"
+            f"{minutes:,.0f} minutes at {speed:,.0f} tokens a second, as one batch ran just now; texts take longer"
         )
 
 
