@@ -52,7 +52,6 @@ class _Line(NamedTuple):
     row: dict[str, Any]
 
 
-@cache
 def axbench_concepts(path: Path, sha256: str | None = None) -> tuple[Concept, ...]:
     """The concepts of a file in AxBench's format, with the ids `axbench_<concept_id>`, in the file's order.
 
@@ -67,18 +66,22 @@ def axbench_concepts(path: Path, sha256: str | None = None) -> tuple[Concept, ..
 
     Args:
         path: the file with the concepts.
-        sha256: what `axbench_sha256` said earlier; None skips the check.
+        sha256: what `axbench_sha256` said earlier; None takes the file as it is.
 
     Raises:
         UserError: there is no such file, it is parquet, it was changed, or a row can't be used (with its line).
     """
-    files = _files(path)
-    if sha256 is not None and axbench_sha256(path) != sha256:
+    return _read(path, sha256 or axbench_sha256(path))
+
+
+@cache
+def _read(path: Path, sha256: str) -> tuple[Concept, ...]:
+    if axbench_sha256(path) != sha256:
         raise UserError(
             f"concepts file {path} or the texts beside it were changed after their checksum {sha256[:12]} was "
             "taken: put them back, or plan the suite anew"
         )
-    lines = [line for file in files for line in _lines(file)]
+    lines = [line for file in _files(path) for line in _lines(file)]
     rows: dict[int, _Line] = {}
     for line in lines:
         if "output" not in line.row:
