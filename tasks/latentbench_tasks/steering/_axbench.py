@@ -163,8 +163,8 @@ def _number(line: _Line, lowest: int) -> int:
 
 def _text(line: _Line, key: str) -> str:
     found = line.row.get(key)
-    if not isinstance(found, str) or not found.strip():
-        raise UserError(f"{line.where}: {key!r} is {_shown(found)}, and has to be a text")
+    if not isinstance(found, str) or not found.strip() or re.search("[\ud800-\udfff]", found):
+        raise UserError(f"{line.where}: {key!r} is {_shown(found)}, and has to be a text")  # or half a character
     return found.strip()
 
 
