@@ -117,9 +117,13 @@ def axbench_sha256(path: Path) -> str:
 def _files(path: Path) -> list[Path]:
     """The concepts file and those of its texts that are there."""
     if path.suffix == ".parquet":
-        raise UserError(f"concepts file {path} is parquet: {_CONVERT.format(path.stem)} and name the new file")
+        raise UserError(
+            f"concepts file {path} is parquet: {_CONVERT.format(path.stem)} and name the new file"
+        )
     if not path.is_file():
-        raise UserError(f"no concepts file {path}: name a file of JSON lines, such as AxBench's metadata.jsonl")
+        raise UserError(
+            f"no concepts file {path}: name a file of JSON lines, such as AxBench's metadata.jsonl"
+        )
     found = [path]
     for name in _TEXT_FILES:
         texts = path.with_name(f"{name}.jsonl")
@@ -164,7 +168,9 @@ def _number(line: _Line, lowest: int) -> int:
 def _text(line: _Line, key: str) -> str:
     found = line.row.get(key)
     if not isinstance(found, str) or not found.strip() or re.search("[\ud800-\udfff]", found):
-        raise UserError(f"{line.where}: {key!r} is {_shown(found)}, and has to be a text")  # or half a character
+        raise UserError(
+            f"{line.where}: {key!r} is {_shown(found)}, and has to be a text"
+        )  # or half a character
     return found.strip()
 
 
@@ -190,7 +196,9 @@ def _texts(lines: list[_Line], names: dict[int, str]) -> dict[int, dict[str, boo
             )
         text = _text(line, "output")
         if found.setdefault(number, {}).setdefault(text, positive) != positive:
-            raise UserError(f"{line.where}: this text is both a positive and a negative of concept_id {number}")
+            raise UserError(
+                f"{line.where}: this text is both a positive and a negative of concept_id {number}"
+            )
     return found
 
 
@@ -215,7 +223,11 @@ def _selects(text: str) -> bool:
 def _lexicon(line: _Line, name: str) -> tuple[str, ...]:
     given = line.row.get("lexicon")
     if given is not None:
-        if not isinstance(given, list) or not given or not all(isinstance(w, str) and w.strip() for w in given):
+        if (
+            not isinstance(given, list)
+            or not given
+            or not all(isinstance(w, str) and w.strip() for w in given)
+        ):
             raise UserError(f"{line.where}: lexicon is {_shown(given)}, and has to be a list of words")
         return tuple(dict.fromkeys(word.strip() for word in given))
     words = dict.fromkeys(re.findall(r"[^\W_]+(?:['’-][^\W_]+)*", name.lower()))

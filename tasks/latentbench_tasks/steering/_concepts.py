@@ -110,9 +110,16 @@ class Prompt(_Record):
 
 @cache
 def all_concepts() -> tuple[Concept, ...]:
-    """Every concept of the package, in the order of the files."""
+    """Every concept of the package, in the order of the files.
+
+    To those with examples of their own, the sentences of `plain.toml` are added as negatives.
+    """
+    plain = tuple({"text": text, "positive": False} for text in _read("concepts/plain.toml")["sentences"])
+    found = [entry for name in _FILES for entry in _read(f"concepts/{name}.toml")["concept"]]
     return tuple(
-        Concept.model_validate(entry) for name in _FILES for entry in _read(f"concepts/{name}.toml")["concept"]
+        Concept.model_validate({**entry, "examples": (*own, *plain) if own else ()})
+        for entry in found
+        for own in [entry.get("examples", ())]
     )
 
 

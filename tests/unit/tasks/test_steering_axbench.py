@@ -109,7 +109,10 @@ def test_rows_that_can_not_be_used_are_named(tmp_path: Path, rows: list[Any], sa
         (b'{"concept_id": 0, "concept": "x"}\n{"concept_id": 1,', "line 2: not JSON"),
         (b"\xff\xfe\n", "line 1: not JSON"),
         (b"[" * 200_000, "line 1: not JSON"),
-        (b'{"concept_id": 0, "concept": "x"}\n\n{"concept": "' + b"a" * 1_000_000 + b'"}\n', "line 3: longer than"),
+        (
+            b'{"concept_id": 0, "concept": "x"}\n\n{"concept": "' + b"a" * 1_000_000 + b'"}\n',
+            "line 3: longer than",
+        ),
     ],
     ids=["torn", "bytes", "nested", "long"],
 )

@@ -54,12 +54,19 @@ def test_every_concept_has_a_lexicon_and_either_labelled_texts_or_examples() -> 
 
 @pytest.mark.parametrize("concept", WRITTEN, ids=lambda concept: concept.id)
 def test_examples_are_many_short_sentences_without_a_phrase_in_common(concept: Concept) -> None:
-    texts = [example.text for example in concept.examples]
+    texts = [example.text for example in concept.examples if example.positive]
     assert len(set(texts)) == len(texts) >= 16
-    assert all(8 <= len(text.split()) <= 20 for text in texts), [t for t in texts if not 8 <= len(t.split()) <= 20]
-    assert all(example.positive and example.split == "select" for example in concept.examples)
+    assert all(8 <= len(text.split()) <= 20 for text in texts), [
+        t for t in texts if not 8 <= len(t.split()) <= 20
+    ]
+    assert all(example.split == "select" for example in concept.examples)
+    plain = [example.text for example in concept.examples if not example.positive]
+    assert len(set(plain)) == len(plain) >= 16
+    assert all(8 <= len(text.split()) <= 20 and not concept.lexicon_hits(text) for text in plain)
     tokens = [re.findall(r"[\w']+", text.lower()) for text in texts]
-    triples = Counter(triple for found in tokens for triple in {*zip(found, found[1:], found[2:], strict=False)})
+    triples = Counter(
+        triple for found in tokens for triple in {*zip(found, found[1:], found[2:], strict=False)}
+    )
     assert max(triples.values()) <= 2
     begins = Counter(found[0] for found in tokens)
     assert max(begins.values()) <= len(texts) / 2
@@ -68,12 +75,18 @@ def test_examples_are_many_short_sentences_without_a_phrase_in_common(concept: C
 
 
 def test_no_example_serves_two_concepts() -> None:
-    texts = [example.text for concept in WRITTEN for example in concept.examples]
+    texts = [example.text for concept in WRITTEN for example in concept.examples if example.positive]
     assert len(set(texts)) == len(texts)
 
 
 def test_a_plain_example_is_a_positive_and_dumps_hold_a_checksum_of_it() -> None:
-    made = Concept(id="a", name="A", description="A.", lexicon=("x",), examples=("one", {"text": "two", "positive": False}))  # type: ignore[arg-type]
+    made = Concept(
+        id="a",
+        name="A",
+        description="A.",
+        lexicon=("x",),
+        examples=("one", {"text": "two", "positive": False}),
+    )  # type: ignore[arg-type]
     assert [(example.text, example.positive) for example in made.examples] == [("one", True), ("two", False)]
     other = made.model_copy(update={"examples": made.examples[:1]})
     dumps = [concept.model_dump(mode="json")["examples"] for concept in (made, other)]

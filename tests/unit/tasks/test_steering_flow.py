@@ -178,7 +178,9 @@ def test_a_concept_without_labelled_sets_is_drawn_from_its_examples_and_backgrou
     own = [Example(text=f"the storm came {n}", positive=True) for n in range(8)]
     own += [Example(text="the storm of applause", positive=False)]
     own += [Example(text=f"clouds and snow {n}", split="classifier") for n in range(30)]
-    weather = Concept(id="weather", name="Weather", description="Rain.", lexicon=("storm",), examples=tuple(own))
+    weather = Concept(
+        id="weather", name="Weather", description="Rain.", lexicon=("storm",), examples=tuple(own)
+    )
     short = [
         Document(sha256=sha256_text(text), text=text, source="51_just_is", labels={"51_just_is": "1"})
         for text in (f"we walked {n}" for n in range(9))
