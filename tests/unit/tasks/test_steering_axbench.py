@@ -29,6 +29,10 @@ def text_row(number: int, output: str, category: str = "positive", **more: Any) 
 METADATA = [concept_row(0, RENTAL), concept_row(7, CODE)]
 
 
+def config(**options: Any) -> SteeringConfig:
+    return SteeringConfig(**options)
+
+
 def write(path: Path, rows: list[Any]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -138,11 +142,11 @@ def test_parquet_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
 
 def test_contents_name_the_measurement(tmp_path: Path) -> None:
     path = write(tmp_path / "metadata.jsonl", METADATA)
-    first = SteeringConfig(concepts_file=str(path))
+    first = config(concepts_file=str(path))
     assert first.concepts_sha256 == axbench_sha256(path)
     write(tmp_path / "train_data.jsonl", [text_row(0, "We rent.")])
-    second = SteeringConfig(concepts_file=str(path))
-    dumps = [config.model_dump(mode="json") for config in (first, second)]
+    second = config(concepts_file=str(path))
+    dumps = [made.model_dump(mode="json") for made in (first, second)]
     assert dumps[0]["concepts_sha256"] != dumps[1]["concepts_sha256"]
     with pytest.raises(UserError, match="were changed"):
         SteeringTask(first).tokens()
@@ -151,21 +155,20 @@ def test_contents_name_the_measurement(tmp_path: Path) -> None:
     stored = SteeringConfig.model_validate(dumps[1])  # loads where the file is not, to summarise again
     assert stored == second
     with pytest.raises(UserError, match="no concepts file"):
-        SteeringConfig(concepts_file=str(path))
+        config(concepts_file=str(path))
 
 
 def test_without_a_file_the_configuration_is_what_it_was() -> None:
-    dump = SteeringConfig().model_dump(mode="json")
+    dump = config().model_dump(mode="json")
     assert not {"concepts_file", "concepts_sha256"} & set(dump)
-    assert SteeringConfig.model_validate(dump) == SteeringConfig()
+    assert SteeringConfig.model_validate(dump) == config()
 
 
 def test_ids_choose_among_the_concepts_of_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "metadata.jsonl", METADATA)
     costs = [
-        SteeringTask(SteeringConfig(concepts_file=str(path), concepts=ids)).tokens()
-        for ids in ((), ("axbench_7",))
+        SteeringTask(config(concepts_file=str(path), concepts=ids)).tokens() for ids in ((), ("axbench_7",))
     ]
     assert costs[1] < costs[0]
     with pytest.raises(UserError, match="unknown steering concept 'sport'"):
-        SteeringTask(SteeringConfig(concepts_file=str(path), concepts=("sport",))).tokens()
+        SteeringTask(config(concepts_file=str(path), concepts=("sport",))).tokens()

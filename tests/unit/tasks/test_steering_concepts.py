@@ -22,11 +22,28 @@ from latentbench_tasks.steering._concepts import (
     prompts,
 )
 
-
-FIRST = (
-    "sport world_affairs business restaurant medicine court technology python_code c_code html_markup magnetism "
-    "genetics human_rights mental_health china clickbait spam film_review help_desk complaint"
-).split()
+FIRST = [
+    "sport",
+    "world_affairs",
+    "business",
+    "restaurant",
+    "medicine",
+    "court",
+    "technology",
+    "python_code",
+    "c_code",
+    "html_markup",
+    "magnetism",
+    "genetics",
+    "human_rights",
+    "mental_health",
+    "china",
+    "clickbait",
+    "spam",
+    "film_review",
+    "help_desk",
+    "complaint",
+]
 WRITTEN = [concept for concept in all_concepts() if concept.examples]
 
 
