@@ -42,7 +42,8 @@ def test_metadata_alone_gives_concepts_without_texts(tmp_path: Path) -> None:
     rental, code = axbench_concepts(write(tmp_path / "metadata.jsonl", METADATA))
     assert (rental.id, rental.name) == ("axbench_0", RENTAL)
     assert rental.lexicon == ("rental", "services", "equipment")
-    assert rental.positives == rental.examples == ()
+    assert not rental.positives
+    assert not rental.examples
     assert (code.id, code.lexicon) == ("axbench_7", ("c", "programming", "syntax", "elements"))
 
 

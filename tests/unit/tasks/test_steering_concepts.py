@@ -22,28 +22,11 @@ from latentbench_tasks.steering._concepts import (
     prompts,
 )
 
-FIRST = [
-    "sport",
-    "world_affairs",
-    "business",
-    "restaurant",
-    "medicine",
-    "court",
-    "technology",
-    "python_code",
-    "c_code",
-    "html_markup",
-    "magnetism",
-    "genetics",
-    "human_rights",
-    "mental_health",
-    "china",
-    "clickbait",
-    "spam",
-    "film_review",
-    "help_desk",
-    "complaint",
-]
+FIRST = re.findall(
+    r"\w+",
+    "sport world_affairs business restaurant medicine court technology python_code c_code html_markup "
+    "magnetism genetics human_rights mental_health china clickbait spam film_review help_desk complaint ",
+)
 WRITTEN = [concept for concept in all_concepts() if concept.examples]
 
 
@@ -97,13 +80,8 @@ def test_no_example_serves_two_concepts() -> None:
 
 
 def test_a_plain_example_is_a_positive_and_dumps_hold_a_checksum_of_it() -> None:
-    made = Concept(
-        id="a",
-        name="A",
-        description="A.",
-        lexicon=("x",),
-        examples=("one", {"text": "two", "positive": False}),
-    )  # type: ignore[arg-type]
+    about = {"id": "a", "name": "A", "description": "A.", "lexicon": ["x"]}
+    made = Concept.model_validate({**about, "examples": ["one", {"text": "two", "positive": False}]})
     assert [(example.text, example.positive) for example in made.examples] == [("one", True), ("two", False)]
     other = made.model_copy(update={"examples": made.examples[:1]})
     dumps = [concept.model_dump(mode="json")["examples"] for concept in (made, other)]
@@ -111,7 +89,7 @@ def test_a_plain_example_is_a_positive_and_dumps_hold_a_checksum_of_it() -> None
     assert "one" not in dumps[0]
     assert concepts(["sport"])[0].model_dump(mode="json")["examples"] == ""
     with pytest.raises(ValidationError):
-        Concept(id="a", name="A", description="A.", lexicon=("x",), examples=("",))  # type: ignore[arg-type]
+        Concept.model_validate({**about, "examples": [""]})
 
 
 @pytest.mark.parametrize("concept", all_concepts(), ids=lambda concept: concept.id)
