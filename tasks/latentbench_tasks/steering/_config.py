@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from latentbench.run import TaskConfig
+from latentbench_tasks.steering._axbench import axbench_sha256
 from latentbench_tasks.steering._choose import Contrast, Unit
 from latentbench_tasks.steering._methods import METHODS, known_methods
 
@@ -25,6 +27,11 @@ class SteeringConfig(TaskConfig):
     """Latents with the highest contrast among which methods of kind "rank" choose."""
     baseline_site: str = ""
     """Where directions without a dictionary are added; empty takes the last site that the dictionary writes."""
+    concepts_file: str = ""
+    """Path of a file in AxBench's format to take the concepts from; empty takes those that ship with the task.
+    See `_axbench.axbench_concepts`."""
+    concepts_sha256: str | None = None
+    """Of that file and its texts, filled in; None without one. Other contents are another measurement."""
     prompts: int = 16
     """Number of prompts, half for choosing the factor and half for the test."""
     prompting: Literal["plain", "chat"] = "plain"
@@ -91,6 +98,20 @@ class SteeringConfig(TaskConfig):
     below."""
     min_distinct_2: float = Field(0.5, ge=0, le=1)
     """Lowest share of distinct token pairs of a success."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hashed(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not given.get("concepts_file") or given.get("concepts_sha256"):
+            return given  # a stored configuration, which must load where its file is not
+        return {**given, "concepts_sha256": axbench_sha256(Path(str(given["concepts_file"])))}
+
+    @model_serializer(mode="wrap")
+    def _without_a_file(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        made: dict[str, Any] = handler(self)
+        if not self.concepts_file:
+            del made["concepts_file"], made["concepts_sha256"]
+        return made
 
     @model_validator(mode="after")
     def _consistent(self) -> SteeringConfig:

@@ -122,6 +122,8 @@ def fit_scorer(texts: ConceptTexts, neutral: Sequence[str], options: ScorerOptio
     if min(sides) < _FEWEST:
         reason = (
             f"{sides[1]} positive and {sides[0]} negative held-out documents; {_FEWEST} of each are needed"
+            if texts.positives
+            else f"concept {concept.id!r} has no labelled texts that a classifier could learn from"
         )
         return TextScorer(concept, None, {**item, "kept": False, "reason": reason})
     model = _fitted([text for text, _ in fit], np.array([label for _, label in fit]), len(learnt))

@@ -19,6 +19,7 @@ and so most of what is steered, into the template. `prompting = "chat"` is there
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ import numpy as np
 from latentbench.identity import sha256_json
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, Watcher
 from latentbench_tasks.steering import _generate as gen
+from latentbench_tasks.steering._axbench import axbench_concepts
 from latentbench_tasks.steering._concepts import Concept, background_sets, concepts, neutral_prompts, prompts
 from latentbench_tasks.steering._config import SteeringConfig
 from latentbench_tasks.steering._judged import (
@@ -124,7 +126,9 @@ class SteeringTask(Task):
         return halves * (len(self._concepts()) * factors + 2)
 
     def _concepts(self) -> list[Concept]:
-        return concepts(self.config.concepts)
+        file = self.config.concepts_file
+        among = axbench_concepts(Path(file), self.config.concepts_sha256) if file else None
+        return concepts(self.config.concepts, among)
 
     def _measured(self, setup: CellSetup, known: list[Item]) -> Iterator[Item]:
         """Every item of the step in order; texts that `known` holds are not generated again."""

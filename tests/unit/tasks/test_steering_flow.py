@@ -22,7 +22,7 @@ from latentbench.run import CellSetup, Item, Shared, TokenPolicy
 from latentbench.run._pass import Fed, run_pass
 from latentbench.testing import random_routesae, random_sae, toy_lm, toy_tokenizer
 from latentbench_tasks.steering import _generate as gen
-from latentbench_tasks.steering._concepts import background_sets, concepts, prompts
+from latentbench_tasks.steering._concepts import Concept, Example, background_sets, concepts, prompts
 from latentbench_tasks.steering._labelled import draw_texts
 from latentbench_tasks.steering._methods import METHODS
 from latentbench_tasks.steering._steers import steers
@@ -181,6 +181,50 @@ def test_a_concept_gets_the_same_texts_whichever_others_are_asked_for() -> None:
     assert {document.labels.get("97_news_class") for document in sport.positives} == {"Sport"}
     sources = [document.source for document in sport.negatives]
     assert (sources.count("97_news_class"), sources.count("51_just_is")) == (3, 3)
+
+
+def test_a_concept_without_labelled_sets_is_drawn_from_its_examples_and_background_of_like_length() -> None:
+    own = [Example(text=f"the storm came {n}", positive=True) for n in range(8)]
+    own += [Example(text="the storm of applause", positive=False)]
+    own += [Example(text=f"clouds and snow {n}", split="classifier") for n in range(30)]
+    weather = Concept(
+        id="weather", name="Weather", description="Rain.", lexicon=("storm",), examples=tuple(own)
+    )
+    short = [
+        Document(sha256=sha256_text(text), text=text, source="51_just_is", labels={"51_just_is": "1"})
+        for text in (f"we walked {n}" for n in range(9))
+    ]
+    mixed = Corpus(
+        name="toy", sha256="0" * 64, split="select", documents=[], pool=[*corpus("select").pool, *short]
+    )
+    both = draw_texts(mixed, [*concepts(["sport"]), weather], background_sets(), 6, 0)
+    (alone,) = draw_texts(mixed, [weather], background_sets(), 6, 0)
+    assert both[1] == alone
+    assert len(alone.positives) == 6
+    assert all(document.text.startswith("the storm came") for document in alone.positives)
+    texts = [document.text for document in alone.negatives]
+    assert texts[0] == "the storm of applause"
+    assert len(texts) == 6
+    assert all(text.startswith("we walked") for text in texts[1:])
+    assert both[0] == draw_texts(mixed, concepts(["sport"]), background_sets(), 6, 0)[0]
+    learnt = draw_texts(corpus("classifier"), [weather], background_sets(), 20, 0)[0].positives
+    assert len(learnt) == 20
+    assert all(document.text.startswith("clouds") for document in learnt)
+
+
+def test_a_concept_without_labelled_texts_is_counted_with_its_name_by_the_classifiers() -> None:
+    """Its latents can still be chosen: the select split has its examples and their negatives."""
+    steering = task(concepts=("sport", "pirates"))
+    items = measured(steering, sae())
+    scorers = {item["concept"]: item for item in of_kind(items, "scorer")}
+    assert scorers["sport"]["kept"]
+    assert not scorers["pirates"]["kept"]
+    assert "'pirates' has no labelled texts" in scorers["pirates"]["reason"]
+    assert "auroc" not in scorers["pirates"]
+    counts = steering.summarise(items, [], np.random.default_rng(0)).counts
+    assert (counts["concepts_requested"], counts["concepts_excluded_by_scorer"]) == (2, 1)
+    sides = [item["concepts"].get("pirates") for item in of_kind(items, "contrast")]
+    assert (sides.count(1), sides.count(-1)) == (6, 6)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3, 9, 15])
