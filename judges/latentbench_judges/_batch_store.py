@@ -164,17 +164,13 @@ class BatchStore:
             for start in range(0, len(keys), _KEYS_PER_QUERY):
                 part = keys[start : start + _KEYS_PER_QUERY]
                 marks = ",".join("?" * len(part))
-                found.update(
-                    connection.execute(f"SELECT key, token FROM lines WHERE key IN ({marks})", part)
-                )
+                found.update(connection.execute(f"SELECT key, token FROM lines WHERE key IN ({marks})", part))
         return found
 
     def lines(self, token: str) -> dict[str, Line]:
         """Questions of a batch by key."""
         with self._transaction() as connection:
-            rows = connection.execute(
-                "SELECT key, rubric, tokens, cost FROM lines WHERE token = ?", (token,)
-            )
+            rows = connection.execute("SELECT key, rubric, tokens, cost FROM lines WHERE token = ?", (token,))
             return {row[0]: Line(*row) for row in rows}
 
     def replies(self, token: str) -> dict[str, str]:
@@ -211,9 +207,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         stored = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if stored > _FORMAT:
-            raise StoreError(f"{path} has format {stored}, this latentbench knows {_FORMAT}: upgrade latentbench")
+            raise StoreError(
+                f"{path} has format {stored}, this latentbench knows {_FORMAT}: upgrade latentbench"
+            )
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")  # a batch forgotten in a power cut would be paid for twice
+        connection.execute(
+            "PRAGMA synchronous=FULL"
+        )  # a batch forgotten in a power cut would be paid for twice
         connection.executescript(_SCHEMA)
         connection.execute(f"PRAGMA user_version = {_FORMAT}")
         connection.commit()

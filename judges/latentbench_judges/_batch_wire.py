@@ -57,7 +57,9 @@ class Wire:
         self._client: Any = openai.OpenAI(
             api_key=key, base_url=options.url, max_retries=0, timeout=options.timeout_seconds
         )
-        self._files: Any = self._client.with_options(timeout=max(options.timeout_seconds, _FILE_SECONDS)).files
+        self._files: Any = self._client.with_options(
+            timeout=max(options.timeout_seconds, _FILE_SECONDS)
+        ).files
 
     def close(self) -> None:
         """Close the connections."""
@@ -75,9 +77,7 @@ class Wire:
 
     def upload(self, name: str, content: bytes) -> str:
         """The id of a new file of questions."""
-        made = self._again(
-            lambda: self._files.create(file=(name, content), purpose="batch"), "POST /files"
-        )
+        made = self._again(lambda: self._files.create(file=(name, content), purpose="batch"), "POST /files")
         return _identifier(made)
 
     def create(self, batch: Batch) -> State:
@@ -116,7 +116,9 @@ class Wire:
         for file in (state.output, state.errors):
             if file is None:
                 continue
-            content = self._call(lambda f=file: self._files.content(f).content, "GET /files/ID/content", batch)
+            content = self._call(
+                lambda f=file: self._files.content(f).content, "GET /files/ID/content", batch
+            )
             for text in content.split(b"\n"):  # not splitlines: a reply may hold other ends of lines
                 try:
                     line = json.loads(text)
@@ -128,7 +130,10 @@ class Wire:
         oldest = datetime.fromisoformat(batch.submitted).timestamp() - _CLOCKS
 
         def look() -> Any:
-            for one in self._client.batches.list(limit=100):  # the newest first, page by page
+            page = self._client.batches.list(limit=100)
+            if not isinstance(getattr(page, "data", None), list):
+                raise Passing("the reply is no list of batches")
+            for one in page:  # the newest first, page by page
                 token = (getattr(one, "metadata", None) or {}).get(_TOKEN)
                 if token == batch.token or (batch.file and getattr(one, "input_file_id", None) == batch.file):
                     return one
@@ -176,7 +181,7 @@ class Wire:
                 ) from None
             raise self._none(what, f"status {error.status_code}") from None
         except (openai.APIError, ValueError) as error:
-            raise fault(error, self._options, self._key) from None
+            raise fault(error, self._options, self._key, f"answer to {what}") from None
 
     def _none(self, what: str, found: str) -> UserError:
         return UserError(

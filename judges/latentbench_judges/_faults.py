@@ -54,7 +54,9 @@ class Passing(Exception):
         self.retry_after, self.billed, self.throttled = retry_after, billed, throttled
 
 
-def fault(error: Exception, options: OpenAIJudgeOptions, key: str) -> Passing | UserError:
+def fault(
+    error: Exception, options: OpenAIJudgeOptions, key: str, wanted: str = "chat completion"
+) -> Passing | UserError:
     """What an exception of the `openai` client means: try again, or tell the user.
 
     Raise it `from None`: a chained traceback would carry the server's words, and with them the key, into records.
@@ -63,6 +65,7 @@ def fault(error: Exception, options: OpenAIJudgeOptions, key: str) -> Passing | 
         error: an `openai.APIError`, or a `ValueError` of a reply that is no JSON.
         options: whose server it is.
         key: the secret key, struck out.
+        wanted: what the reply should have been.
     """
     import openai
 
@@ -73,7 +76,7 @@ def fault(error: Exception, options: OpenAIJudgeOptions, key: str) -> Passing | 
         return Passing(f"connection failed: {cause}", billed=cause not in _UNSENT)
     if isinstance(error, openai.APIStatusError):
         return _status(error, options, key)
-    return Passing(f"the reply is no chat completion: {type(error).__name__}", billed=True)
+    return Passing(f"the reply is no {wanted}: {type(error).__name__}", billed=True)
 
 
 def _status(error: Any, options: OpenAIJudgeOptions, key: str) -> Passing | UserError:
