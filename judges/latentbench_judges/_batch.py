@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from latentbench.errors import UserError
 from latentbench.store import ResponseCache
 from latentbench_judges._answer import Answer, Status, Usage
+from latentbench_judges._batch_lines import kept_line, read_line, request_line, spent_line
 from latentbench_judges._batch_store import COLLECTED, Batch, BatchStore, Line, store_path
 from latentbench_judges._batch_wire import ENDED, State, Wire
 from latentbench_judges._exchange import Exchange
-from latentbench_judges._faults import HINTS, Passing, without_key
+from latentbench_judges._faults import Passing
 from latentbench_judges._question import Question
 from latentbench_judges._spending import Bound
-from latentbench_judges._transport import Reply, most_of, reply_of
+from latentbench_judges._transport import Reply, most_of
 
 if TYPE_CHECKING:
     from latentbench_judges.openai_judge import OpenAIJudge
@@ -184,10 +185,7 @@ class _Run:
         if refused is not None:
             return f"{refused}; questions of a batch are counted at their most until it is back"
         self._held[key] = most
-        plain = {name: value for name, value in body.items() if name != "extra_body"}
-        plain |= body.get("extra_body", {})
-        line = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": plain}
-        return _Draft(Line(key, question.rubric.name, *most), json.dumps(line).encode() + b"\n")
+        return _Draft(Line(key, question.rubric.name, *most), request_line(key, body))
 
     def _send(self, drafts: list[_Draft]) -> list[Answer]:
         """One batch; answers if it can't be sent. Whether it was is not always known: then it waits to be found."""
@@ -316,48 +314,27 @@ class _Run:
         """Store all replies of a batch that has ended, and write the ledger, whose lines a kill must not double."""
         lines = self._store.lines(batch.token)
         kept: dict[str, dict[str, Any]] = {}
-        for key, line in self._wire.lines(batch, state):
+        for key, found in self._wire.lines(batch, state):
             if key in lines and key not in kept:
-                kept[key] = self._kept(line)
+                kept[key] = kept_line(found, self._judge.key)
         why = f": {state.reason}" if state.reason else ""
         missing = {"error": f"batch {batch.id} is {state.status}, and has no answer to this question{why}"}
         replies = {key: kept.get(key, missing) for key in lines}
-        noted = {one.get("custom_id") for one in self._judge.ledger.entries() if one.get("batch") == batch.id}
-        with self._judge.ledger.open():
-            for key in lines.keys() - noted:
-                reply, line = _read(replies[key]), lines[key]
-                usage = reply.usage if isinstance(reply, Reply) else Usage()
-                outcome = "answered" if isinstance(reply, Reply) else "failed"
-                entry = self._exchange.entry(
-                    line.rubric, outcome, usage, self._spent(replies[key], Bound(*line[2:])).cost
-                )
-                self._judge.ledger.add({**entry, "batch": batch.id, "custom_id": key})
+        ledger = self._judge.ledger
+        noted = {one.get("custom_id") for one in ledger.entries() if one.get("batch") == batch.id}
+        with ledger.open():
+            for key, line in lines.items():
+                if key not in noted:
+                    entry = self._entry(line, replies[key])
+                    ledger.add({**entry, "batch": batch.id, "custom_id": key})
         self._store.collected(batch.token, {key: json.dumps(one) for key, one in replies.items()})
 
-    def _kept(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """What is worth keeping of a line: the chat completion, or in words why there is none."""
-        response, error = line.get("response"), line.get("error")
-        body = response.get("body") if isinstance(response, dict) else None
-        status = response.get("status_code") if isinstance(response, dict) else None
-        if status == 200 and isinstance(body, dict):
-            return {"body": {name: body.get(name) for name in ("choices", "model", "usage")}}
-        if isinstance(body, dict) and isinstance(body.get("error"), dict):
-            error = body["error"]
-        said = error if isinstance(error, dict) else {}
-        words = [f"status {status}" if status else said.get("code"), said.get("message")]
-        reason = without_key(": ".join(str(one)[:200] for one in words if one), self._judge.key)
-        hint = HINTS.get(status) if isinstance(status, int) else None
-        return {"error": "; ".join(one for one in (reason or "a line without an answer", hint) if one)}
-
-    def _spent(self, kept: Mapping[str, Any], most: Bound) -> Bound:
-        """What a line took; one that the server worked on and does not account for counts at its most."""
-        if "error" in kept:
-            return Bound(0, 0.0)
-        reply = _read(kept)
-        if isinstance(reply, str) or reply.usage == Usage():
-            return most
-        usage = reply.usage
-        return Bound(usage.prompt + usage.completion, 0.0 if self._price is None else self._price.cost(usage))
+    def _entry(self, line: Line, kept: Mapping[str, Any]) -> dict[str, Any]:
+        reply = read_line(kept)
+        usage = reply.usage if isinstance(reply, Reply) else Usage()
+        outcome = "answered" if isinstance(reply, Reply) else "failed"
+        spent = spent_line(kept, Bound(line.tokens, line.cost), self._price)
+        return self._exchange.entry(line.rubric, outcome, usage, spent.cost)
 
     def _hand_out(self, token: str) -> Iterator[Answer]:
         """Answers to the questions of a batch that was collected."""
@@ -371,8 +348,8 @@ class _Run:
                     yield from self._elsewhere(key)
                     continue
                 kept = json.loads(replies[key])
-                self._spending.settle(most, self._spent(kept, most))
-                reply = _read(kept)
+                self._spending.settle(most, spent_line(kept, most, self._price))
+                reply = read_line(kept)
                 if isinstance(reply, str):
                     yield from self._without(key, "transport_error", reply)
                 elif (error := self._exchange.unexpected(reply)) is not None:
@@ -393,15 +370,3 @@ class _Run:
             reason = "another run took the reply, or its batch was forgotten: the same command asks again"
             lost = Answer(question.id, question.key, "transport_error", reason=reason)
             yield self._exchange.stored(question, self._cache) or lost
-
-
-def _read(kept: Mapping[str, Any]) -> Reply | str:
-    """A line as it was kept: a reply, or in words why there is none."""
-    from openai.types.chat import ChatCompletion
-
-    if "error" in kept:
-        return str(kept["error"])
-    try:
-        return reply_of(ChatCompletion.construct(**kept["body"]))
-    except Passing as error:
-        return str(error)

@@ -1,5 +1,7 @@
-"""The batch endpoints of a server: questions go up as a file, a batch is made of it, its state is asked for, and its
-replies come down as two files, of answers and of errors, in any order.
+"""The batch endpoints of a server.
+
+Questions go up as a file, a batch is made of it, its state is asked for, and its replies come down as two files, of
+answers and of errors, in any order.
 """
 
 from __future__ import annotations
@@ -7,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from latentbench.errors import UserError
+from latentbench_judges._batch_lines import ENDPOINT
 from latentbench_judges._faults import Passing, fault, retrying, without_key
 
 if TYPE_CHECKING:
@@ -20,7 +24,6 @@ __all__ = ["ENDED", "State", "Wire"]
 
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 """States in which nothing more will come; before them come validating, in_progress, finalizing and cancelling."""
-_ENDPOINT = "/v1/chat/completions"
 _TOKEN = "latentbench"
 """Name of our token in the batch's metadata."""
 _NO_SUCH_PAGE = frozenset({404, 405, 501})
@@ -90,7 +93,7 @@ class Wire:
         def make() -> Any:
             return self._client.batches.create(
                 input_file_id=batch.file,
-                endpoint=_ENDPOINT,
+                endpoint=ENDPOINT,
                 completion_window="24h",
                 metadata={_TOKEN: batch.token},
             )
@@ -116,15 +119,17 @@ class Wire:
         for file in (state.output, state.errors):
             if file is None:
                 continue
-            content = self._call(
-                lambda f=file: self._files.content(f).content, "GET /files/ID/content", batch
-            )
+            content = self._call(partial(self._content, file), "GET /files/ID/content", batch)
             for text in content.split(b"\n"):  # not splitlines: a reply may hold other ends of lines
                 try:
                     line = json.loads(text)
                     yield str(line["custom_id"]), line
                 except (ValueError, TypeError, KeyError, RecursionError):
                     continue  # no line of ours: whoever asked finds one missing
+
+    def _content(self, file: str) -> bytes:
+        found: bytes = self._files.content(file).content
+        return found
 
     def _find(self, batch: Batch) -> State | None:
         oldest = datetime.fromisoformat(batch.submitted).timestamp() - _CLOCKS
