@@ -50,13 +50,17 @@ class FakeBatches:
             return 200, json.dumps(
                 self._list(dict(one.split("=") for one in query.split("&") if one))
             ).encode()
-        if parts[0] == "batches":
-            self.looks.append(parts[1])
-            found = next((one for one in self.batches if one["id"] == parts[1]), None)
-            if found is None:
-                return 404, b'{"error": {"message": "no such batch"}}'
-            return 200, json.dumps(self._step(found)).encode()
-        content = self.files.get(parts[1])
+        return self._batch(parts[1]) if parts[0] == "batches" else self._content(parts[1])
+
+    def _batch(self, identifier: str) -> Answered:
+        self.looks.append(identifier)
+        found = next((one for one in self.batches if one["id"] == identifier), None)
+        if found is None:
+            return 404, b'{"error": {"message": "no such batch"}}'
+        return 200, json.dumps(self._step(found)).encode()
+
+    def _content(self, identifier: str) -> Answered:
+        content = self.files.get(identifier)
         return (404, b'{"error": {"message": "no such file"}}') if content is None else (200, content)
 
     def lines(self, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
