@@ -85,6 +85,9 @@ class SteeringConfig(TaskConfig):
     window_words: tuple[int, int] | None = None
     """Shortest and longest window in words; None takes half to all of `max_new_tokens`, since an English word
     is 1.3 tokens or so."""
+    lexicon: bool = False
+    """Whether concepts without labelled texts are scored by words of their lexicon; else they are left out and
+    counted. Words say less than a classifier: a text may tell of a thing without them, or name it in passing."""
     min_auroc: float = Field(0.8, ge=0.5, le=1)
     """Concepts whose classifier does worse on held-out documents are excluded and counted."""
     concept_threshold: float = Field(0.5, ge=0, le=1)
@@ -111,6 +114,8 @@ class SteeringConfig(TaskConfig):
         made: dict[str, Any] = handler(self)
         if not self.concepts_file:
             del made["concepts_file"], made["concepts_sha256"]
+        if not self.lexicon:
+            del made["lexicon"]  # younger than the published cells, whose keys stay what they are
         return made
 
     @model_validator(mode="after")

@@ -120,7 +120,10 @@ _ADJUSTED = _Spec(
     "share", "higher", "as success, concepts without a latent counting with their unsteered success", _SHARE
 )
 _SCORER = _Spec(
-    "AUROC", "none", "held-out AUROC of the concepts' text classifiers, all requested concepts", _SHARE
+    "AUROC",
+    "none",
+    "held-out AUROC of the concepts' text classifiers, requested concepts with labelled texts",
+    _SHARE,
 )
 
 

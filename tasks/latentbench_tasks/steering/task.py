@@ -203,6 +203,7 @@ class SteeringTask(Task):
             config.scorer_windows,
             config.min_auroc,
             config.concept_threshold,
+            config.lexicon,
             config.concept_false_positives,
         )
         wanted = self._concepts()
