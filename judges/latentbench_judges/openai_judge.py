@@ -8,6 +8,7 @@ version of the parser. Only verdicts are kept, so whatever failed is asked again
 from __future__ import annotations
 
 import os
+import re
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +29,7 @@ from latentbench_judges._faults import Passing
 from latentbench_judges._options import checked_options
 from latentbench_judges._parse import PARSER_VERSION
 from latentbench_judges._question import Question
-from latentbench_judges._spending import Bound, Ledger, Spending, estimate_tokens, load_prices
+from latentbench_judges._spending import Bound, Ledger, Price, Spending, estimate_tokens, load_prices
 
 __all__ = ["OpenAIJudge", "OpenAIJudgeOptions"]
 
@@ -133,8 +134,7 @@ class OpenAIJudge:
             ) from error
         self.key = _key(options)
         """The secret key: never to be written or shown."""
-        price = load_prices(options.prices).get(options.model)
-        self.price = price.in_batches() if price is not None and options.batch else price
+        self.price = _price(options)
         """Dollars per token as they are asked for, live or in batches; None if not known."""
         if options.max_cost is not None and self.price is None:
             raise UserError(
@@ -158,15 +158,20 @@ class OpenAIJudge:
         Raises:
             UserError: an option is unknown or wrong; see also the class.
         """
-        if not argument:
-            raise UserError(
-                "the judge 'openai' needs a model: openai:MODEL, such as openai:gpt-4o-mini-2024-07-18"
-            )
-        if "model" in options:
-            raise UserError(
-                "the judge 'openai' takes its model from its name, openai:MODEL, and not as an option"
-            )
-        return cls(checked_options(OpenAIJudgeOptions, {"model": argument, **options}, "openai"))
+        return cls(_options(argument, options))
+
+    @classmethod
+    def price_of(cls, argument: str, options: Mapping[str, Any]) -> Price | None:
+        """What such a judge would cost a token; needs no key.
+
+        Args:
+            argument: the model.
+            options: see `OpenAIJudgeOptions`.
+
+        Raises:
+            UserError: an option is unknown or wrong.
+        """
+        return _price(_options(argument, options))
 
     def identity(self) -> dict[str, Any]:
         """Everything that can change a verdict; rubrics are named by the task."""
@@ -263,6 +268,25 @@ class OpenAIJudge:
         finally:
             run.stop()
             thread.join()
+
+
+def _options(argument: str, options: Mapping[str, Any]) -> OpenAIJudgeOptions:
+    if not argument:
+        raise UserError(
+            "the judge 'openai' needs a model: openai:MODEL, such as openai:gpt-4o-mini-2024-07-18"
+        )
+    if "model" in options:
+        raise UserError(
+            "the judge 'openai' takes its model from its name, openai:MODEL, and not as an option"
+        )
+    return checked_options(OpenAIJudgeOptions, {"model": argument, **options}, "openai")
+
+
+def _price(options: OpenAIJudgeOptions) -> Price | None:
+    known = load_prices(options.prices)
+    # A dated snapshot costs what its model does, unless the file says otherwise.
+    price = known.get(options.model) or known.get(re.sub(r"-\d{4}-\d{2}-\d{2}$", "", options.model))
+    return price.in_batches() if price is not None and options.batch else price
 
 
 def _key(options: OpenAIJudgeOptions) -> str:
