@@ -50,8 +50,8 @@ class Answer(NamedTuple):
     raw: str = ""
     """The reply as it came."""
     weights: list[float] | None = None
-    """What the judge gives each value of the menu, sum 1; for flags, the chance of the last value for each item. None
-    where it does not say."""
+    """What the judge gives each value of the menu, sum 1; for flags, the chance of the last value for each item; for
+    ratings, the mean of the menu by chance for each item. None where it does not say."""
     model: str = ""
     """The model that answered, as the server names it."""
     usage: Usage = Usage()

@@ -32,7 +32,7 @@ class ChanceJudge:
         for question in questions:
             rng, rubric = generator(f"chance/{question.key}"), question.rubric
             fields = {name: self._drawn(form, rng) for name, form in rubric.schema_["properties"].items()}
-            if rubric.kind == "flags":
+            if rubric.lists:
                 fields[rubric.verdict] = [
                     rubric.menu[int(rng.integers(len(rubric.menu)))] for _ in range(question.count or 0)
                 ]
