@@ -87,11 +87,11 @@ def summarise(
     counts = {"latents_drawn": sum(item["kind"] == "latent" for item in items)}
     explanations = [one for one in judgements if one["kind"] == "explanation"]
     counts["latents_explained"] = sum(one["status"] == "ok" for one in explanations)
-    for kind, note in _SIMULATIONS.items() if simulated else ():
-        asked = [one for one in judgements if one["kind"] == kind]
-        metric, missing = _simulation(kind, note, asked)
-        metrics.append(metric)
-        counts |= missing
+    if simulated:
+        for kind in _SIMULATIONS:
+            metric, missing = _simulation(kind, [one for one in judgements if one["kind"] == kind])
+            metrics.append(metric)
+            counts |= missing
     return metrics, [], counts | status_counts(judgements)
 
 
@@ -138,8 +138,8 @@ def _intruder(judgements: Sequence[Mapping[str, Any]]) -> Metric:
     )
 
 
-def _simulation(kind: str, note: str, asked: Sequence[Mapping[str, Any]]) -> tuple[Metric, dict[str, int]]:
-    """The mean correlation, and how many latents have none for which reason."""
+def _simulation(kind: str, asked: Sequence[Mapping[str, Any]]) -> tuple[Metric, dict[str, int]]:
+    """The mean correlation; how many latents it was asked of, and how many have none for which reason."""
     tokens: dict[int, list[tuple[float, float]]] = {one["latent"]: [] for one in asked}
     for one in asked:
         if one["status"] == "ok":
@@ -155,7 +155,7 @@ def _simulation(kind: str, note: str, asked: Sequence[Mapping[str, Any]]) -> tup
         resampling_unit="latent",
         unit="Pearson r",
         direction="higher" if kind == "simulation" else "none",
-        note=note,
+        note=_SIMULATIONS[kind],
     )
     metric = bounded(metric, values, missing.total(), (-1.0, 1.0), asked)
     constant = missing[f"{kind}_constant"]
@@ -163,7 +163,7 @@ def _simulation(kind: str, note: str, asked: Sequence[Mapping[str, Any]]) -> tup
         as_zero = sum(values) / (len(values) + constant)
         added = f"; {as_zero:.3f} if {constant} constant simulations, which have no correlation, counted as 0"
         metric = metric.model_copy(update={"note": metric.note + added})
-    return metric, dict(missing)
+    return metric, {f"{kind}_latents": len(tokens), **missing}
 
 
 def _explained(judgements: Sequence[Mapping[str, Any]]) -> Metric:

@@ -1,8 +1,8 @@
 """The simulation scorer's questions: an explanation, a text cut into tokens, and how active the latent is on each.
 
-After OpenAI's automated interpretability (Bills et al. 2023). Their simulator read the log-probabilities of a completions
-model of 2022 and is dead; here a chat model gives numbers for all tokens at once. Half of the texts have the latent and
-half are of documents in which it is nowhere active; all are of the half that the explainer has not seen.
+After OpenAI's automated interpretability (Bills et al. 2023). Their simulator read the log-probabilities of a
+completions model of 2022 and is dead; here a chat model gives numbers for all tokens at once. Half of the texts have
+the latent, half are of documents in which it is nowhere active; none is of a document that the explainer has seen.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _KINDS = (
 )
 _OF_FIVE = 5
 _READ_A_TOKEN, _WRITTEN_A_TOKEN = 6, 12
-"""Tokens that a judge reads and writes for each token that it simulates: the text, the numbered list, the numbered answer."""
+"""Tokens that a judge reads and writes for each one that it simulates: in the text, in the numbered list, as answer."""
 
 
 class AutointerpConfig(LatentContextsConfig):
@@ -192,7 +192,7 @@ class AutointerpTask(LatentContextsTask):
         return self.config.latents * 2 * 2 * of_each  # with the latent and without, by two explanations
 
     def judge_tokens(self) -> tuple[int, int]:
-        """See `Task.judge_tokens`: instructions of about 300 tokens, and marks; of a simulated token its number, too."""
+        """See `Task.judge_tokens`: instructions of about 300 tokens, and marks; numbers of simulated tokens."""
         shown = self.config.contexts * (self.config.context_tokens + 12)
         simulations = self._simulation_calls()
         others = self.judge_calls() - self.config.latents - simulations

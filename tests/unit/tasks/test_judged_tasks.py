@@ -38,6 +38,7 @@ def measured(latents: int) -> list[Item]:
                         "tokens": tokens,
                         "activations": active,
                         "activated": 3,
+                        "unmeasured": 0,
                     }
                 )
                 split = "train" if n % 2 == 0 else "test"
