@@ -413,6 +413,30 @@ def test_the_pace_starts_slowly_and_backs_off() -> None:
     asyncio.run(scenario())
 
 
+def test_ratings_are_asked_for_with_their_schema_and_read(tmp_path: Path) -> None:
+    tokens = ("The", " old", "\n", " Thames")
+    asked = Question(
+        "s", load_rubric("simulation"), {"explanation": "rivers", "text": "".join(tokens), "tokens": tokens}
+    )
+
+    def behave(_body: dict[str, Any], number: int) -> Reply:
+        rows = [{"n": place, "value": 0 if place < 4 else 9} for place in range(1, 4 + (number > 1))]
+        return {"content": json.dumps({"reasons": "Thames", "activations": rows})}
+
+    with FakeServer(behave) as server:
+        (short,) = judge(server, tmp_path).answers([asked])
+        (answer,) = judge(server, tmp_path).answers([asked])
+        (stored,) = judge(server, tmp_path).answers([asked])
+    assert (short.status, short.verdict) == ("parse_failed", None)
+    assert short.reason == "JSON of another form: 3 verdicts for 4 items"
+    assert (answer.status, answer.verdict) == ("ok", [0, 0, 0, 9])
+    assert (stored.verdict, stored.stored) == ([0, 0, 0, 9], True)
+    assert len(server.bodies) == 2
+    sent = server.bodies[0]["response_format"]["json_schema"]
+    assert sent == {"name": "simulation", "strict": True, "schema": asked.rubric.schema_}
+    assert "1. The\n2. old\n3. ⟨line break⟩\n4. Thames\n" in server.bodies[0]["messages"][1]["content"]
+
+
 def test_a_question_that_waits_for_its_next_try_takes_no_slot(tmp_path: Path) -> None:
     """One call at once: the second question is answered while the first waits as long as the server asked."""
 
