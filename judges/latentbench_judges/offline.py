@@ -182,7 +182,7 @@ class OfflineJudge:
         }
 
     def _vectors(self, texts: list[str]) -> NDArray[np.float32]:
-        return self._embed.embed(texts)
+        return self._embed.embed([_whole(text) for text in texts])
 
     @cached_property
     def _lm(self) -> LM:
@@ -194,7 +194,7 @@ class OfflineJudge:
         """Nats per token, the first one left out."""
         import torch
 
-        (ids,) = self._lm.tokenize([text], max_tokens=512)
+        (ids,) = self._lm.tokenize([_whole(text)], max_tokens=512)
         if len(ids) < 2:
             return 0.0
         logits = self._lm.forward(self._lm.batch([ids])).logits
@@ -205,6 +205,11 @@ class OfflineJudge:
 
 def _word(context: MarkedText) -> str:
     return re.sub(r"\W+", "", context.tokens[context.peak].lower()) or context.tokens[context.peak].strip()
+
+
+def _whole(text: str) -> str:
+    """The text without halves of characters, which no tokenizer takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _word_of_each(tokens: list[str]) -> list[str]:

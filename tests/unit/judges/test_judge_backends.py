@@ -13,7 +13,7 @@ import pytest
 
 from latentbench.errors import UserError
 from latentbench.judging import make_judge
-from latentbench.testing import toy_lm, toy_tokenizer
+from latentbench.testing import ToyJudge, toy_lm, toy_tokenizer
 from latentbench_judges import Answer, MarkedText, Question, ask, load_rubric
 from latentbench_judges.hf_judge import HfJudge, _shared
 from latentbench_judges.human import write_sheet
@@ -321,7 +321,30 @@ def test_chance_is_fair_and_the_same_every_time() -> None:
     assert len(rated.verdict) == 500
 
 
-def test_the_offline_judge_simulates_by_the_words_of_the_explanation() -> None:
+def test_the_offline_judge_simulates_by_the_words_of_the_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = make_judge("offline")
+    monkeypatch.setattr(judge, "_embed", ToyJudge())
+    tokens = (
+        "The",
+        " riv",
+        "ers",
+        " and",
+        "\n",
+        " a",
+        " beach",
+        ",",
+        " \u0130st",
+        "anbul River",
+        " riverbed",
+    )
+    (answer,) = judge.answers([simulation(1, *tokens, explanation="beaches, a river")])
+    assert (answer.status, answer.path) == ("ok", "computed")
+    assert [place for place, value in enumerate(answer.verdict) if value == 10] == [1, 2, 6]
+    assert len(answer.verdict) == len(tokens)
+
+
+@pytest.mark.slow
+def test_the_offline_judge_knows_words_that_are_close_in_meaning() -> None:
     tokens = (
         "The",
         " riv",
