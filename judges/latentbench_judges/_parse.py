@@ -87,8 +87,9 @@ def parse(question: Question, raw: str) -> Parsed:
         )
     sound = [found for found in embedded if _wrong(question, found) is None]
     if sound or anchored:
-        found, path = (sound[-1], "embedded") if sound else (anchored[-1], "anchored")
-        return Parsed("ok", _plain(question, found), path)
+        if sound:
+            return Parsed("ok", _plain(question, sound[-1]), "embedded")
+        return Parsed("ok", anchored[-1], "anchored")
     return Parsed("parse_failed", reason="no verdict of the asked form" if raw.strip() else "an empty reply")
 
 

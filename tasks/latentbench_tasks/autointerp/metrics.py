@@ -89,9 +89,9 @@ def summarise(
     counts["latents_explained"] = sum(one["status"] == "ok" for one in explanations)
     if simulated:
         for kind in _SIMULATIONS:
-            metric, missing = _simulation(kind, [one for one in judgements if one["kind"] == kind])
-            metrics.append(metric)
-            counts |= missing
+            simulation, more = _simulation(kind, [one for one in judgements if one["kind"] == kind])
+            metrics.append(simulation)
+            counts |= more
     return metrics, [], counts | status_counts(judgements)
 
 

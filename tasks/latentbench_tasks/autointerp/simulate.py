@@ -90,6 +90,9 @@ def simulation_parts(
             told["simulation_shuffled"] = explained[others[latent]]
         for kind, words in told.items():
             for number, text in enumerate(texts.get(latent, ())):
-                material = {"explanation": words, "text": "".join(text.tokens), "tokens": text.tokens}
-                question = Question(f"{latent}-{kind}-{number}", rubric, material)
+                question = Question(
+                    f"{latent}-{kind}-{number}",
+                    rubric,
+                    {"explanation": words, "text": "".join(text.tokens), "tokens": text.tokens},
+                )
                 yield SimulatedPart(kind, latent, list(text.truth), question)

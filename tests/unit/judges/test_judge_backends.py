@@ -31,8 +31,11 @@ def detection(number: int, texts: int) -> Question:
 
 
 def simulation(number: int, *tokens: str, explanation: str = "rivers") -> Question:
-    material = {"explanation": explanation, "text": "".join(tokens), "tokens": tokens}
-    return Question(f"s{number}", load_rubric("simulation"), material)
+    return Question(
+        f"s{number}",
+        load_rubric("simulation"),
+        {"explanation": explanation, "text": "".join(tokens), "tokens": tokens},
+    )
 
 
 class Fixed:
@@ -174,8 +177,8 @@ def test_a_panel_averages_numbers_and_keeps_what_each_said() -> None:
     assert flags.verdict == [1, 0]
     (tied,) = panel("mean", {"d1": [1, 0]}, {"d1": [1, 1]}).answers([detection(1, 2)])
     assert (tied.status, tied.verdict) == ("parse_failed", None)
-    (rated,) = panel("mean", {"s1": [0, 8]}, {"s1": [1, 10]}).answers([simulation(1, "a", " b")])
-    assert rated.verdict == [0.5, 9.0]
+    (numbers,) = panel("mean", {"s1": [0, 8]}, {"s1": [1, 10]}).answers([simulation(1, "a", " b")])
+    assert numbers.verdict == [0.5, 9.0]
     (most,) = panel("vote", {"s1": [0, 8]}, {"s1": [1, 8]}, {"s1": [1, 10]}).answers(
         [simulation(1, "a", " b")]
     )

@@ -159,8 +159,9 @@ def test_flags_need_one_verdict_for_each_item() -> None:
 
 
 def simulation(*tokens: str) -> Question:
-    material = {"explanation": "rivers", "text": "".join(tokens), "tokens": tokens}
-    return Question("q", load_rubric("simulation"), material)
+    return Question(
+        "q", load_rubric("simulation"), {"explanation": "rivers", "text": "".join(tokens), "tokens": tokens}
+    )
 
 
 def simulated(*values: Any, numbers: list[Any] | None = None) -> str:

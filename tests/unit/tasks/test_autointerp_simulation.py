@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_judged_tasks import CONTEXTS, Knowing, autointerp, judged, measured
+from judged_toys import CONTEXTS, Knowing, autointerp, judged, measured
 
 from latentbench.judging import make_judge
 from latentbench.run import Item
@@ -76,7 +76,7 @@ def test_the_score_is_pearson_s_over_all_tokens_of_a_latent() -> None:
     drawn = np.random.default_rng(0)
 
     def random(question: Question) -> list[int]:
-        return drawn.integers(0, 11, len(tokens(question))).tolist()
+        return [int(value) for value in drawn.integers(0, 11, len(tokens(question)))]
 
     judgements, found, _ = judged(autointerp(simulations=2), Simulator(random), measured(4))
     expected = []
