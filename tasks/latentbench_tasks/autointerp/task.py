@@ -49,7 +49,8 @@ class AutointerpConfig(LatentContextsConfig):
     """Sets of five contexts for each latent."""
     simulations: int = Field(default=0, ge=0)
     """Test contexts with the latent, and as many without, in which the judge simulates the latent's activation on every
-    token, by its explanation and by another's; 0 leaves simulation out. At most `contexts` of each kind."""
+    token, by its explanation and by another's; 0 leaves simulation out. At most `contexts` of each kind. A reply takes
+    about 12 tokens for each token of the context: with long contexts raise the judge's `max_tokens`."""
 
 
 class _Latent(NamedTuple):
