@@ -50,7 +50,9 @@ def failures(task: Task) -> dict[str, CheckResult]:
                 budget_tokens=900, latents=12, min_documents=6, contexts=3, shown=4, mixed=5
             )
         ),
-        AutointerpTask(AutointerpConfig(budget_tokens=900, latents=12, min_documents=6, contexts=3)),
+        AutointerpTask(
+            AutointerpConfig(budget_tokens=900, latents=12, min_documents=6, contexts=3, simulations=2)
+        ),
     ],
     ids=lambda task: task.name,
 )
