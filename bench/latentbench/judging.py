@@ -13,8 +13,8 @@ __all__ = ["ASK_AGAIN", "STATUSES", "Status", "judge_price", "make_judge", "unan
 Status = Literal[
     "ok", "parse_failed", "refused", "truncated", "filtered", "transport_error", "over_budget", "missing"
 ]
-"""Only "ok" has a verdict. "missing": a human's sheet or a store of replies has no answer to this question, or its batch
-is not back yet."""
+"""Only "ok" has a verdict. "missing": a human's sheet or a store of replies has no answer to this question, or its
+batch is not back yet."""
 STATUSES: tuple[str, ...] = get_args(Status)
 
 ASK_AGAIN = frozenset({"transport_error", "over_budget", "missing"})
