@@ -19,7 +19,7 @@ from latentbench.run import Item, Summary, TaskConfig
 from latentbench_judges import MarkedText, Question, RubricJudge, ask, load_rubric
 from latentbench_tasks._judging import marked_texts
 from latentbench_tasks._latent_contexts import LatentContextsConfig, LatentContextsTask
-from latentbench_tasks.autointerp.metrics import summarise
+from latentbench_tasks.autointerp.metrics import recompute
 
 __all__ = ["AutointerpConfig", "AutointerpTask"]
 
@@ -154,7 +154,7 @@ class AutointerpTask(LatentContextsTask):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        return Summary(*summarise(items, judgements))
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def judge_calls(self) -> int:
         """See `Task.judge_calls`."""

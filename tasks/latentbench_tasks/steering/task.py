@@ -33,7 +33,7 @@ from latentbench_tasks.steering._judged import Rules, choose_factors, fluency_fl
 from latentbench_tasks.steering._labelled import ConceptTexts, draw_texts
 from latentbench_tasks.steering._scorer import ScorerOptions, TextScorer, fit_scorer
 from latentbench_tasks.steering._watch import ContrastWatcher, labelled_rows
-from latentbench_tasks.steering.metrics import summarise
+from latentbench_tasks.steering.metrics import recompute
 
 __all__ = ["SteeringConfig", "SteeringTask"]
 
@@ -84,8 +84,8 @@ class SteeringTask(Task):
                 yield item
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
-        """See `metrics.summarise`."""
-        return Summary(*summarise(items, self.config.model_dump(mode="json"), rng))
+        """See `Task.summarise`."""
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def tokens(self) -> int:
         """Tokens through the model for one cell: labelled texts, generation and scoring."""
