@@ -7,12 +7,17 @@ from pathlib import Path
 
 import click
 
+from latentbench_leaderboard.cli_bundles import check
+
 __all__ = ["leaderboard"]
 
 
 @click.group()
 def leaderboard() -> None:
-    """Build the static leaderboard site."""
+    """Build the static leaderboard site, and check what is submitted to it."""
+
+
+leaderboard.add_command(check)
 
 
 @leaderboard.command()

@@ -1,0 +1,34 @@
+"""Bundles: results as they are submitted, and what can be known of a stranger's."""
+
+from __future__ import annotations
+
+from latentbench_leaderboard.bundles._check import check_bundle, check_opened
+from latentbench_leaderboard.bundles._findings import ALLOWABLE, CHECKS, CellState, CheckReport, Finding
+from latentbench_leaderboard.bundles._layout import FORMAT, MANIFEST
+from latentbench_leaderboard.bundles._recompute import CannotRecompute, Recompute, here, isolated
+from latentbench_leaderboard.bundles._strict import Refused
+from latentbench_leaderboard.bundles._unpack import DEFAULT_LIMITS, Limits, Opened, open_bundle
+from latentbench_leaderboard.bundles._write import BundleReport, write_bundle
+
+__all__ = [
+    "ALLOWABLE",
+    "CHECKS",
+    "DEFAULT_LIMITS",
+    "FORMAT",
+    "MANIFEST",
+    "BundleReport",
+    "CannotRecompute",
+    "CellState",
+    "CheckReport",
+    "Finding",
+    "Limits",
+    "Opened",
+    "Recompute",
+    "Refused",
+    "check_bundle",
+    "check_opened",
+    "here",
+    "isolated",
+    "open_bundle",
+    "write_bundle",
+]
