@@ -100,11 +100,11 @@ def _refuse_entries(entries: list[zipfile.ZipInfo], limits: Limits) -> None:
     names: set[str] = set()
     for entry in entries:
         name = entry.filename
+        if place_of(name) is None or entry.orig_filename != name:
+            raise Refused(f"has an entry called {shown(entry.orig_filename)}, which is no file of a bundle")
         if name in names:
             raise Refused(f"has two entries called {shown(name)}")
         names.add(name)
-        if place_of(name) is None or entry.orig_filename != name:
-            raise Refused(f"has an entry called {shown(entry.orig_filename)}, which is no file of a bundle")
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in (0, stat.S_IFREG):
             what = "a link" if kind == stat.S_IFLNK else "no plain file"
