@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from latentbench_leaderboard.cli_bundles import check
+from latentbench_leaderboard.cli_bundles import check, diff
 
 __all__ = ["leaderboard"]
 
@@ -18,6 +18,7 @@ def leaderboard() -> None:
 
 
 leaderboard.add_command(check)
+leaderboard.add_command(diff)
 
 
 @leaderboard.command()

@@ -1,4 +1,4 @@
-"""`latentbench submit` and `latentbench leaderboard check`."""
+"""`latentbench submit`, and `check` and `diff` of `latentbench leaderboard`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from latentbench.cli._output import echo_json, human_size
 
-__all__ = ["check", "submit"]
+__all__ = ["check", "diff", "submit"]
 
 
 @click.command()
@@ -80,3 +80,28 @@ def check(bundle: Path, allow: tuple[str, ...], as_json: bool) -> int:
             f"{verdict}: {len(report.cells)} cells, {report.recomputed} computed again from their items"
         )
     return 0 if report.ok else 1
+
+
+@click.command()
+@click.argument("old", type=click.Path(path_type=Path, exists=True))
+@click.argument("new", type=click.Path(path_type=Path, exists=True))
+@click.option("--exact", is_flag=True, help="Exit with 1 for any difference, within intervals too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+def diff(old: Path, new: Path, exact: bool, as_json: bool) -> int:
+    """Show what changed from OLD to NEW, two results folders or bundles.
+
+    Exit code 0 if they say the same; 1 if a cell or a number went, or a number moved beyond its interval.
+    """
+    from latentbench_leaderboard.diffs import diff_results
+
+    found = diff_results(old, new)
+    if as_json:
+        echo_json(found.as_json())
+    else:
+        for change in found.changes:
+            click.echo(change.line())
+        beyond = sum(change.beyond for change in found.changes)
+        click.echo(
+            f"{found.compared} cells compared: {len(found.changes)} differences, {beyond} beyond an interval"
+        )
+    return 1 if found.moved or (exact and found.changes) else 0
