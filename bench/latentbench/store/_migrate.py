@@ -1,8 +1,8 @@
 """Formats of the run record: its JSON Schema, and how records of older formats are read.
 
 `run-record.schema.json` beside this file is the schema of the present format, for readers in other languages; a test
-holds it to the model. A change of the format raises `SCHEMA_VERSION`, adds a step here and a golden file to the tests. A
-step must leave `cell` as it is: a record's key is its hash.
+holds it to the model. A change of the format raises `SCHEMA_VERSION`, adds a step here and a golden file to the tests.
+A step must leave `cell` as it is: a record's key is its hash.
 """
 
 from __future__ import annotations

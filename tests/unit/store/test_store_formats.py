@@ -70,8 +70,8 @@ def test_older_formats_go_on_step_by_step() -> None:
     [
         (SCHEMA_VERSION + 1, r"has record format 2, this latentbench reads up to 1; upgrade latentbench"),
         (0, "has record format 0, from which no step leads to"),
-        (True, "which is no number"),
-        ("1", "which is no number"),
+        (True, "has record format True, which is no number"),
+        ("1", "has record format '1', which is no number"),
     ],
 )
 def test_unknown_formats_are_refused_with_the_file_named(tmp_path: Path, version: Any, message: str) -> None:
