@@ -23,7 +23,7 @@ _BOOLEANS = frozenset({"control", "headline"})
 def csv_text(rows: Sequence[Row]) -> str:
     """The table as CSV (RFC 4180); missing values are empty, and texts can't be formulas."""
     stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator="\n")
+    writer = csv.writer(stream)  # ends lines with CR LF, and so quotes texts that hold either
     writer.writerow(Row._fields)
     writer.writerows([_cell(value) for value in row] for row in rows)
     return stream.getvalue()

@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -161,14 +159,6 @@ def test_latex_escapes_everything() -> None:
     assert line.endswith(r"\\")
     assert len(re.findall(r"(?<!\\)&", line)) == 2
     assert "$-0.50$ ($-0.60$ to $-0.40$)" in line
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_latex_compiles(rows: list[Row], tmp_path: Path) -> None:
-    document = "\\documentclass{article}\\begin{document}" + latex_text(rows) + "\\end{document}"
-    (tmp_path / "t.tex").write_text(document, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
 
 
 def test_every_eval_ever_is_valid_by_its_own_schema(records: list[RunRecord]) -> None:
