@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from latentbench_leaderboard.cli_bundles import check, diff
+from latentbench_leaderboard.cli_bundles import add, check, diff, verify
 
 __all__ = ["leaderboard"]
 
@@ -17,8 +17,8 @@ def leaderboard() -> None:
     """Build the static leaderboard site, and check what is submitted to it."""
 
 
-leaderboard.add_command(check)
-leaderboard.add_command(diff)
+for _command in (check, verify, add, diff):
+    leaderboard.add_command(_command)
 
 
 @leaderboard.command()

@@ -1,14 +1,18 @@
-"""`latentbench submit`, and `check` and `diff` of `latentbench leaderboard`."""
+"""`latentbench submit`, and `add`, `check`, `diff` and `verify` of `latentbench leaderboard`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from latentbench.cli._output import echo_json, human_size
 
-__all__ = ["check", "diff", "submit"]
+if TYPE_CHECKING:
+    from latentbench_leaderboard.bundles import CheckReport
+
+__all__ = ["add", "check", "diff", "submit", "verify"]
 
 
 @click.command()
@@ -55,20 +59,42 @@ _allow = click.option(
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path, exists=True))
 @_allow
+@click.option(
+    "--tiers", is_flag=True, help="Write beside it which cells are checked, for the leaderboard to show."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def check(bundle: Path, allow: tuple[str, ...], as_json: bool) -> int:
+def check(bundle: Path, allow: tuple[str, ...], tiers: bool, as_json: bool) -> int:
     """Check a BUNDLE, or a results folder, without any model.
 
     Every number is computed again from the items. Each failure is one line; exit code 1 if anything fails.
     """
+    from latentbench_leaderboard.bundles import (
+        check_bundle,
+        isolated,
+        tiers_of_check,
+        tiers_path,
+        write_tiers,
+    )
+
+    _known(allow)
+    with isolated() as recompute:
+        report = check_bundle(bundle, recompute).allowing(allow)
+    if tiers:
+        write_tiers(tiers_path(bundle), tiers_of_check(report), {"last": report.id})
+    _show(report, as_json)
+    return 0 if report.ok else 1
+
+
+def _known(allow: tuple[str, ...]) -> None:
     from latentbench.errors import unknown_name
-    from latentbench_leaderboard.bundles import ALLOWABLE, check_bundle, isolated
+    from latentbench_leaderboard.bundles import ALLOWABLE
 
     for name in allow:
         if name not in ALLOWABLE:
             raise unknown_name("check that may fail", name, ALLOWABLE)
-    with isolated() as recompute:
-        report = check_bundle(bundle, recompute).allowing(allow)
+
+
+def _show(report: CheckReport, as_json: bool) -> None:
     if as_json:
         echo_json(report.as_json())
     else:
@@ -79,6 +105,26 @@ def check(bundle: Path, allow: tuple[str, ...], as_json: bool) -> int:
         click.echo(
             f"{verdict}: {len(report.cells)} cells, {report.recomputed} computed again from their items"
         )
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--to", "results", type=click.Path(path_type=Path, file_okay=False), required=True, help="Results folder."
+)
+@_allow
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def add(bundle: Path, results: Path, allow: tuple[str, ...], as_json: bool) -> int:
+    """Check a BUNDLE, and copy its cells into a results folder if nothing fails.
+
+    The folder remembers how far each cell is proved; `latentbench leaderboard build` shows it.
+    """
+    from latentbench_leaderboard.bundles import add_bundle, isolated
+
+    _known(allow)
+    with isolated() as recompute:
+        report = add_bundle(bundle, results, recompute, allow)
+    _show(report, as_json)
     return 0 if report.ok else 1
 
 
@@ -105,3 +151,65 @@ def diff(old: Path, new: Path, exact: bool, as_json: bool) -> int:
             f"{found.compared} cells compared: {len(found.changes)} differences, {beyond} beyond an interval"
         )
     return 1 if found.moved or (exact and found.changes) else 0
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--cells", type=click.IntRange(min=1), default=3, show_default=True, help="Cells to measure again."
+)
+@click.option("--seed", default=0, show_default=True, help="Draws the cells, together with the bundle's id.")
+@click.option(
+    "--dict",
+    "dictionaries",
+    multiple=True,
+    metavar="NAME=SOURCE",
+    help="Where a dictionary is, as `latentbench run --dict` takes it. Those of the zoo need not be named.",
+)
+@click.option("--judge", help="Judge of judged cells, as `latentbench run --judge` takes it.")
+@click.option("--device", default="cpu", show_default=True, help="Device.")
+@_allow
+@click.option("--json", "as_json", is_flag=True, help="Print the outcomes as JSON.")
+def verify(
+    *,
+    bundle: Path,
+    cells: int,
+    seed: int,
+    dictionaries: tuple[str, ...],
+    judge: str | None,
+    device: str,
+    allow: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Check a BUNDLE, measure a sample of its cells again, and write beside it how far each cell is proved.
+
+    Exit code 0 if all of the sample agree within their intervals, 1 otherwise; a cell that can't be measured here
+    agrees with nothing.
+    """
+    from latentbench_leaderboard.bundles._verify import by_command
+    from latentbench_leaderboard.verification import verify_bundle
+
+    _known(allow)
+    found = verify_bundle(
+        bundle, cells, seed, by_command(device), dictionaries=_named(dictionaries), judge=judge, allow=allow
+    )
+    if as_json:
+        echo_json(found.as_json())
+        return 0 if found.ok else 1
+    if not found.report.ok:
+        _show(found.report, False)
+    for one in found.outcomes:
+        click.echo(f"{one.result:8}  {one.about} ({one.key[:10]})")
+        for line in one.lines:
+            click.echo(f"          {line}")
+    agree = sum(one.result == "agrees" for one in found.outcomes)
+    click.echo(f"{agree} of {len(found.outcomes)} cells were reproduced")
+    return 0 if found.ok else 1
+
+
+def _named(given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [one.rpartition("=") for one in given]
+    for name, sign, source in pairs:
+        if not (name and sign and source):
+            raise click.UsageError(f"--dict takes NAME=SOURCE, not {name or source!r}")
+    return {name: source for name, _, source in pairs}
