@@ -1,8 +1,8 @@
 """Row items as they may be published: with the same counts, but no text can be read back from them.
 
 The items hold the class of every token of a row, which is nearly its text. The count needs less: whether two events of
-one latent are of the same class. So a published row lists its events alone, without their places, and numbers the classes
-anew for every latent. `columns` then points into that list, which is what `metrics` reads anyway.
+one latent are of the same class. So a published row lists its events alone, without their places, and numbers the
+classes anew for every latent. `columns` then points into that list, which is what `metrics` reads anyway.
 """
 
 from __future__ import annotations

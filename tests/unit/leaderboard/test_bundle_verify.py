@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +17,16 @@ from latentbench.cli._main import _run
 from latentbench.errors import UserError
 from latentbench.run._suite import checked_suite
 from latentbench.store import Metric, ResultsFolder, RunRecord, load_records
-from latentbench_leaderboard.bundles import add_bundle, here, lowest, read_tiers, tiers_path, write_tiers
+from latentbench_leaderboard import BuildOptions, build_site
+from latentbench_leaderboard.bundles import (
+    Tier,
+    add_bundle,
+    here,
+    lowest,
+    read_tiers,
+    tiers_path,
+    write_tiers,
+)
 from latentbench_leaderboard.bundles._verify import NotRun, by_command, sample, suite_of, suite_text
 from latentbench_leaderboard.verification import Verification, verify_bundle
 
@@ -204,6 +215,20 @@ def test_a_bundle_that_fails_or_contradicts_is_not_taken_in(
     with pytest.raises(UserError, match="has another record of the cell"):
         add_bundle(other, results, here)
     assert {path: path.read_bytes() for path in results.rglob("*.json")} == before
+
+
+def test_the_board_shows_the_weakest_tier_of_each_row(measured: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    shutil.copytree(measured, results)
+    build_site(results, tmp_path / "plain", BuildOptions())
+    assert 'class="sub tier"' not in (tmp_path / "plain" / "index.html").read_text(encoding="utf-8")
+    records = load_records(results)
+    tiers: dict[str, Tier] = {record.key: "reproduced" for record in records}
+    weak = next(record for record in records if record.labels["dictionary"] == "random SAE")
+    write_tiers(tiers_path(results), {**tiers, weak.key: "checked"}, {})
+    build_site(results, tmp_path / "site", BuildOptions(target_l0=4.0, tolerance=0.99))
+    page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert sorted(re.findall(r'class="sub tier">([\w-]+)<', page)) == ["checked", "reproduced"]
 
 
 def test_tiers_of_others_are_refused(bundle: Path, tmp_path: Path) -> None:
