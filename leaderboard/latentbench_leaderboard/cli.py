@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from latentbench_leaderboard.cli_bundles import add, check, diff, verify
+from latentbench_leaderboard.cli_bundles import add, check, diff, push, verify
 
 __all__ = ["leaderboard"]
 
@@ -17,7 +17,7 @@ def leaderboard() -> None:
     """Build the static leaderboard site, and check what is submitted to it."""
 
 
-for _command in (check, verify, add, diff):
+for _command in (check, verify, add, diff, push):
     leaderboard.add_command(_command)
 
 

@@ -12,7 +12,7 @@ from latentbench.cli._output import echo_json, human_size
 if TYPE_CHECKING:
     from latentbench_leaderboard.bundles import CheckReport
 
-__all__ = ["add", "check", "diff", "submit", "verify"]
+__all__ = ["add", "check", "diff", "push", "submit", "verify"]
 
 
 @click.command()
@@ -213,3 +213,23 @@ def _named(given: tuple[str, ...]) -> dict[str, str]:
         if not (name and sign and source):
             raise click.UsageError(f"--dict takes NAME=SOURCE, not {name or source!r}")
     return {name: source for name, _, source in pairs}
+
+
+@click.command()
+@click.argument("results", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--git", "remote", required=True, metavar="REMOTE", help="Repository, as git takes it.")
+@click.option(
+    "--branch", required=True, help="Branch to push to; made from the default one if it is not there."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was pushed as JSON.")
+def push(results: Path, remote: str, branch: str, as_json: bool) -> None:
+    """Pack RESULTS as `latentbench submit` does, and push the bundle as one commit, never by force."""
+    from latentbench_leaderboard.pushing import push as send
+
+    sent = send(results, remote, branch)
+    if as_json:
+        echo_json(sent._asdict())
+    elif sent.commit:
+        click.echo(f"{sent.path} is on {branch} ({sent.commit[:10]}), id {sent.id[:16]}")
+    else:
+        click.echo(f"{branch} holds the same {sent.path} already; nothing was pushed")
