@@ -36,8 +36,11 @@ def mismatches(record: RunRecord, again: Again) -> list[str]:
 
 def reworded(record: RunRecord, again: Again) -> list[str]:
     """Names of metrics and curves whose definition is worded otherwise in the record."""
-    now = {one.name: one.note for one in (*again.metrics, *again.curves)}
-    return [one.name for one in (*record.metrics, *record.curves) if now.get(one.name, one.note) != one.note]
+    metrics = {one.name: one.note for one in again.metrics}
+    curves = {one.name: one.note for one in again.curves}  # a curve may be called like its metric
+    return [one.name for one in record.metrics if metrics.get(one.name, one.note) != one.note] + [
+        one.name for one in record.curves if curves.get(one.name, one.note) != one.note
+    ]
 
 
 def _metrics(stored: Sequence[Metric], again: Sequence[Metric]) -> Iterator[str]:

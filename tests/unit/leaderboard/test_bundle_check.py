@@ -300,3 +300,15 @@ def test_our_own_studies_hold_and_their_missing_items_are_named(study: str) -> N
 
 def test_sealing_alone_changes_nothing_that_is_checked(bundle: Path, tmp_path: Path) -> None:
     assert checked(forged(bundle, tmp_path / "b.zip", lambda files: None)).ok
+
+
+def test_a_definition_that_is_worded_otherwise_is_a_note(bundle: Path, tmp_path: Path) -> None:
+    assert not [one for one in checked(bundle).findings if "worded otherwise" in one.message]
+    path = forged(
+        bundle,
+        tmp_path / "b.zip",
+        lambda files: edit_record(files, "core", lambda r: r["metrics"][0].update(note="better")),
+    )
+    (finding,) = [one for one in checked(path).findings if "worded otherwise" in one.message]
+    assert not finding.fails
+    assert "the definition of 'l0' and of 0 more" in finding.message
