@@ -13,7 +13,7 @@ from latentbench.store import Curve, Metric
 from latentbench_tasks._judging import bounded, over_latents, status_counts
 from latentbench_tasks.interpretability.metrics import auroc
 
-__all__ = ["balanced_accuracy", "correlation", "summarise"]
+__all__ = ["balanced_accuracy", "correlation", "recompute", "summarise"]
 
 Flags = Sequence[tuple[int, int, float]]
 """Truth, answer and chance of a 1 of each text."""
@@ -93,6 +93,23 @@ def summarise(
             metrics.append(simulation)
             counts |= more
     return metrics, [], counts | status_counts(judgements)
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, judgements, simulated=config["simulations"] > 0)
 
 
 def _by_latent(asked: Sequence[Mapping[str, Any]]) -> dict[int, list[tuple[int, int, float]]]:

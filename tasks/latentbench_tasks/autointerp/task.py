@@ -21,7 +21,7 @@ from latentbench.run import Item, Summary, TaskConfig
 from latentbench_judges import MarkedText, Question, RubricJudge, ask, load_rubric
 from latentbench_tasks._judging import marked_texts
 from latentbench_tasks._latent_contexts import LatentContextsConfig, LatentContextsTask
-from latentbench_tasks.autointerp.metrics import summarise
+from latentbench_tasks.autointerp.metrics import recompute
 from latentbench_tasks.autointerp.simulate import SimulatedPart, simulated_texts, simulation_parts
 
 __all__ = ["AutointerpConfig", "AutointerpTask"]
@@ -180,7 +180,7 @@ class AutointerpTask(LatentContextsTask):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        return Summary(*summarise(items, judgements, simulated=self.config.simulations > 0))
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def judge_calls(self) -> int:
         """See `Task.judge_calls`."""
