@@ -46,7 +46,7 @@ def write_tiers(path: Path, tiers: Mapping[str, Tier], about: Mapping[str, Any])
         about: what they rest on, such as the bundle's id and the sample that was measured again.
     """
     known = read_tiers(path) if path.exists() else {}
-    body = {
+    body: dict[str, Any] = {
         "format": _FORMAT,
         "made_by": {"name": "latentbench", "version": __version__},
         "about": dict(about),

@@ -55,7 +55,7 @@ def write_measured(path: Path) -> None:
 
 def write_calibration(path: Path, judge: dict[str, Any], rubrics: Mapping[str, str]) -> Path:
     """A calibration of a judge on the rubrics it was asked, as far as boards read it."""
-    made = [
+    made: list[Any] = [
         {"rubric": name, "rubric_sha256": sha, "kappa": 0.0, "kappa_interval": [-0.1, 0.1], "good": False}
         for name, sha in rubrics.items()
     ]

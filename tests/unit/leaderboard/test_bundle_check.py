@@ -101,9 +101,13 @@ def test_edited_judgements_are_found(bundle: Path, tmp_path: Path) -> None:
     assert any("metric 'score'" in message for message in failures(path)["summary"])
 
 
+def without(files: Files, name: str) -> None:
+    del files[name]
+
+
 def test_missing_items_are_named_and_never_pass_for_computed(bundle: Path, tmp_path: Path) -> None:
     path = forged(
-        bundle, tmp_path / "b.zip", lambda files: files.pop(file_of(files, "core", "items.jsonl")) and None
+        bundle, tmp_path / "b.zip", lambda files: without(files, file_of(files, "core", "items.jsonl"))
     )
     report = checked(path)
     (finding,) = [finding for finding in report.findings if finding.fails]
@@ -221,7 +225,7 @@ def test_a_newer_bundle_and_a_missing_manifest_are_refused(bundle: Path, tmp_pat
     assert failures(forged(bundle, tmp_path / "b.zip", newer, seal=False)) == {
         "manifest": ["bundle.json has format 2, this latentbench reads 1: upgrade the older one"]
     }
-    path = forged(bundle, tmp_path / "c.zip", lambda files: files.pop(MANIFEST) and None, seal=False)
+    path = forged(bundle, tmp_path / "c.zip", lambda files: without(files, MANIFEST), seal=False)
     assert failures(path) == {"manifest": ["bundle.json is missing; `latentbench submit` writes it"]}
 
 

@@ -188,7 +188,9 @@ def test_rows_that_have_ended_leave_and_the_others_go_on_as_before(
     assert left.stopped == [len(row) < NEW for row in wanted]
     assert leaving.rows == sorted(leaving.rows, reverse=True)
     ended = sum(len(row) < max(map(len, wanted)) for row in wanted)
-    assert leaving.rows[-1] < ROWS or ended < ROWS // 4, "rows must have left where enough ended before others"
+    assert leaving.rows[-1] < ROWS or ended < ROWS // 4, (
+        "rows must have left where enough ended before others"
+    )
     if kind != "mapped":  # its function tells rows by the number of columns, which grows without a cache
         plain = generated(lm, prompts, edits(), stops=stops, use_cache=False)
         assert (plain.tokens, plain.stopped, plain.broken) == (left.tokens, left.stopped, left.broken)
