@@ -12,8 +12,10 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from fake_server import FakeServer, Reply
@@ -25,7 +27,14 @@ from latentbench_judges._spending import Bound, Spending, bound, load_prices
 from latentbench_judges._transport import Transport
 from latentbench_judges.openai_judge import OpenAIJudge
 
+T = TypeVar("T")
 SECRET = "sk-test-0123456789abcdef"
+
+
+def run_alone(scenario: Coroutine[Any, Any, T]) -> T:
+    """In a thread: a browser's tests in the same process leave a loop running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, scenario).result()
 
 
 def verdict(score: int = 4) -> str:
@@ -410,7 +419,7 @@ def test_the_pace_starts_slowly_and_backs_off() -> None:
         await pace.succeeded()
         assert 31.36 < pace.limit < 31.5
 
-    asyncio.run(scenario())
+    run_alone(scenario())
 
 
 def test_ratings_are_asked_for_with_their_schema_and_read(tmp_path: Path) -> None:
@@ -461,7 +470,7 @@ def test_a_question_that_waits_for_its_next_try_takes_no_slot(tmp_path: Path) ->
         return ended
 
     with FakeServer(behave) as server:
-        ended = asyncio.run(both(judge(server, tmp_path, concurrency=1)))
+        ended = run_alone(both(judge(server, tmp_path, concurrency=1)))
     assert [number_of(body) for body in server.bodies] == [1, 2, 1]
     assert ended[1] - ended[0] >= 0.5
     assert server.most_at_once == 1
@@ -486,7 +495,7 @@ def test_a_pause_takes_no_slot_and_holds_back_who_waited_for_one() -> None:
         assert time.monotonic() - started >= 0.25
         return seen
 
-    assert asyncio.run(scenario()) == ["after the pause"]
+    assert run_alone(scenario()) == ["after the pause"]
 
 
 def test_minute_limits_hold_calls_back(tmp_path: Path) -> None:
