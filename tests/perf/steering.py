@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ from latentbench.interventions import (
 )
 from latentbench.lm import Edit, EditView, Generation, Site, _generate
 
+SITE_LAYER = 21
+"""Of the zoo's TopK dictionary, and of the dense vectors."""
 ROWS, NEW, PROMPT = 96, 16, 16
 """Rows of the grid, new tokens, and tokens of each prompt."""
 BATCH = 10
 """Prompts of the grid, and rows of a batch when one setting is steered at a time, as in AxBench."""
-TIMED = 3
+TIMED = 2
 """Settings whose texts are written one setting at a time; their time is scaled to the grid's rows."""
 EARLY = 4
 """New tokens after which half of the rows end, where rows end."""
@@ -69,6 +72,14 @@ def settings(dictionary: Dictionary, site: Site, width: int) -> list[BoundInterv
         )
         found.append(bind(record, dictionary))
     return found
+
+
+def added(one: BoundIntervention, site: Site) -> Tensor:
+    """`Float[Tensor, "d"]`: amount times direction of a setting, in the dictionary's units."""
+    if one.vector is not None:
+        return one.intervention.values[0] * one.vector
+    assert one.dictionary is not None
+    return one.intervention.values[0] * one.dictionary.write_vectors(one.intervention.latents)[site][0]
 
 
 def writing(
@@ -114,99 +125,122 @@ def nobody_leaves() -> Iterator[None]:
         _generate._ENDED = share
 
 
+class Grid:
+    """Ten prompts by ten settings, cut to `ROWS`, for one dictionary."""
+
+    def __init__(self, bench: Bench, dictionary: Dictionary) -> None:
+        """Make the edits; dense vectors are written where TopK is."""
+        self.ids = bench.ids(0, BATCH, PROMPT)
+        self.prompts = [self.ids.tolist()[row % BATCH] for row in range(ROWS)]
+        self.site = Site("resid_post", SITE_LAYER)
+        self.settings = settings(dictionary, self.site, bench.lm.d_model)
+        rows = [[self.settings[row // BATCH]] for row in range(ROWS)]
+        self.edits = intervention_edits(rows, device=bench.lm.device)
+        self.what = (
+            f"{ROWS} rows, {len(self.settings)} settings (every third a dense vector) of {BATCH} prompts of {PROMPT} "
+            f"tokens, {NEW} new tokens"
+        )
+
+
 def measure_grid(bench: Bench) -> list[dict[str, Any]]:
-    """A mixed grid against unsteered texts, against one setting at a time, and through a routed dictionary."""
-    topk = load_dictionary(TOPK, device=bench.device, lm=bench.lm)
-    routed = load_dictionary(ROUTESAE, mode="corrected", device=bench.device, lm=bench.lm)
-    (site,) = topk.writes
-    ids = bench.ids(0, BATCH, PROMPT)
-    prompts = [ids.tolist()[row % BATCH] for row in range(ROWS)]
-    doing = settings(topk, site, bench.lm.d_model)
+    """A mixed grid against unsteered texts and one setting at a time, through a router, and with rows that leave."""
+    plain = Grid(bench, load_dictionary(TOPK, device=bench.device, lm=bench.lm))
+    routed = Grid(bench, load_dictionary(ROUTESAE, mode="corrected", device=bench.device, lm=bench.lm))
+    few = bench._replace(repeats=min(3, bench.repeats))
+    writing(bench, plain.ids.tolist(), [])()  # caches and threads warm; the batches below are long
+    return [*measure_batches(bench, plain), measure_routed(few, routed), measure_leaving(few, plain)]
 
-    def grid(bound: Sequence[BoundIntervention]) -> list[Edit]:
-        return intervention_edits([[bound[row // BATCH]] for row in range(ROWS)], device=bench.lm.device)
 
+def measure_batches(bench: Bench, grid: Grid) -> list[dict[str, Any]]:
+    """The grid against the same rows unsteered, and against two ways to steer one setting at a time."""
+    said: dict[str, list[list[int]]] = {}
+    ids = grid.ids.tolist()
     alone = [
-        writing(bench, ids.tolist(), intervention_edits([[one]] * BATCH, device=bench.lm.device))
-        for one in doing[:TIMED]
+        writing(bench, ids, intervention_edits([[one]] * BATCH, device=bench.lm.device))
+        for one in grid.settings[:TIMED]
     ]
-    vectors = [
-        one.intervention.values[0]
-        * (topk.write_vectors(one.intervention.latents)[site][0] if one.vector is None else one.vector)
-        for one in doing[:TIMED]
-    ]
-    vectors = [vector.to(device=bench.lm.device, dtype=bench.lm.dtype) for vector in vectors]
-    mixed = writing(bench, prompts, grid(doing))
-    through = writing(bench, prompts, grid(settings(routed, site, bench.lm.d_model)))
+    vectors = [added(one, grid.site).to(grid.ids.device, bench.lm.dtype) for one in grid.settings[:TIMED]]
+    mixed = writing(bench, grid.prompts, grid.edits)
     seconds = alternate(
         bench,
         {
-            "unsteered": writing(bench, prompts, []),
-            "grid": mixed,
-            "bare": lambda: bare_loop(bench, ids, site, vectors),
-            "tens": lambda: [write() for write in alone],
-            "routed": through,
+            "unsteered": writing(bench, grid.prompts, []),
+            "grid": lambda: said.update(grid=mixed().tokens),
+            "bare": lambda: bare_loop(bench, grid.ids, grid.site, vectors),
+            "tens": lambda: said.update(tens=[tokens for write in alone for tokens in write().tokens]),
         },
+        warm=False,
     )
-    texts, tens = mixed().tokens, [tokens for write in alone for tokens in write().tokens]
-    same = sum(one == other for one, other in zip(texts, tens, strict=False))
-    what = f"{ROWS} rows, {len(doing)} settings (every third a dense vector) of {BATCH} prompts at {site}, {NEW} new"
-    few = f"{TIMED} settings one at a time in batches of {BATCH}, scaled to as many rows"
-    scale = ROWS / (TIMED * BATCH)
-    lines = [
-        ("steering_grid", "unsteered", "grid", f"{what} / the same rows unsteered"),
-        ("steering_grid_axbench", "bare", "grid", f"{what} / generate of transformers under a hook, {few}"),
-        ("steering_grid_by_ten", "tens", "grid", f"{what} / latentbench's own generate, {few}"),
-        ("steering_grid_routed", "unsteered", "routed", f"{what}, RouteSAE with its shadow pass / unsteered"),
-    ]
-    found = []
-    for name, base, ours, note in lines:
-        rows = ROWS if base == "unsteered" else TIMED * BATCH
-        detail = {"same_texts": [same, len(tens)]} if base == "tens" else {}
-        found.append(
-            compared(
-                bench,
-                name,
-                seconds[base],
-                seconds[ours],
-                1.0 if base == "unsteered" else scale,
-                tokens_per_second=rate(ROWS * NEW, seconds[ours]),
-                bare_tokens_per_second=rate(rows * NEW, seconds[base]),
-                note=note,
-                **detail,
-            )
+    same = sum(one == other for one, other in zip(said["grid"], said["tens"], strict=False))
+    slow = f"{TIMED} settings one at a time in batches of {BATCH}, scaled to as many rows"
+    lines = (
+        ("steering_grid", "unsteered", ROWS, "the same rows unsteered"),
+        ("steering_grid_axbench", "bare", TIMED * BATCH, f"transformers' generate under a hook, {slow}"),
+        ("steering_grid_by_ten", "tens", TIMED * BATCH, f"latentbench's own generate, {slow}"),
+    )
+    return [
+        compared(
+            bench,
+            name,
+            seconds[base],
+            seconds["grid"],
+            ROWS / rows,
+            tokens_per_second=rate(ROWS * NEW, seconds["grid"]),
+            bare_tokens_per_second=rate(rows * NEW, seconds[base]),
+            **({"same_texts": [same, rows]} if base == "tens" else {}),
+            note=f"{grid.what}, / {what}",
         )
-    return [*found, leaving(bench, prompts, grid(doing))]
+        for name, base, rows, what in lines
+    ]
 
 
-def leaving(bench: Bench, prompts: Sequence[Sequence[int]], edits: Sequence[Edit]) -> dict[str, Any]:
-    """The same grid with half of its rows ending early: rows that have ended leave, or stay to the end."""
+def measure_routed(bench: Bench, grid: Grid) -> dict[str, Any]:
+    """The grid of a routed dictionary, which needs a shadow pass, against the same rows unsteered."""
+    seconds = alternate(
+        bench,
+        {
+            "unsteered": writing(bench, grid.prompts, []),
+            "routed": writing(bench, grid.prompts, grid.edits),
+        },
+        warm=False,
+    )
+    return compared(
+        bench,
+        "steering_grid_routed",
+        seconds["unsteered"],
+        seconds["routed"],
+        tokens_per_second=rate(ROWS * NEW, seconds["routed"]),
+        bare_tokens_per_second=rate(ROWS * NEW, seconds["unsteered"]),
+        note=f"RouteSAE corrected, shadow pass included: {grid.what}, / the same rows unsteered",
+    )
+
+
+def measure_leaving(bench: Bench, grid: Grid) -> dict[str, Any]:
+    """The grid with half of its rows ending early: rows that have ended leave, or stay to the end."""
     model: Any = bench.lm.model
     (stop,) = bench.lm.tokenize(["."], 1, bos="never")[0]
     towards = 100.0 * model.get_output_embeddings().weight[stop].detach()
-    chosen = torch.arange(len(prompts), device=bench.lm.device) % 2 == 0
+    chosen = torch.arange(ROWS, device=bench.lm.device) % 2 == 0
     end = EndHalf(Site("resid_post", bench.lm.n_layers - 1), towards, chosen)
-    leave = writing(bench, prompts, [*edits, end], [stop])
+    write = writing(bench, grid.prompts, [*grid.edits, end], [stop])
+    said: dict[str, list[list[int]]] = {}
 
-    def stay() -> Generation:
+    def stay() -> None:
         with nobody_leaves():
-            return leave()
+            said.update(stay=write().tokens)
 
-    out, other = leave(), stay()
-    same = sum(one == two for one, two in zip(out.tokens, other.tokens, strict=True))
-    early = sum(len(tokens) <= EARLY for tokens in out.tokens)
-    assert early >= len(prompts) // 2, "the rows that were to end went on"
-    seconds = alternate(bench, {"stay": stay, "leave": leave}, warm=False)
-    tokens = sum(len(tokens) for tokens in out.tokens)
+    seconds = alternate(bench, {"stay": stay, "leave": lambda: said.update(leave=write().tokens)}, warm=False)
+    lengths = [len(tokens) for tokens in said["leave"]]
+    early = sum(length <= EARLY for length in lengths)
+    assert early >= ROWS // 2, f"{early} rows ended, and half of {ROWS} should have"
     return compared(
         bench,
         "leaving_rows",
         seconds["stay"],
         seconds["leave"],
-        tokens_per_second=rate(tokens, seconds["leave"]),
-        bare_tokens_per_second=rate(tokens, seconds["stay"]),
-        ended_early=[early, len(prompts)],
-        same_texts=[same, len(prompts)],
-        note=f"{len(prompts)} steered rows, {early} of them with at most {EARLY} of {NEW} new tokens / the same rows when "
-        "those that have ended stay in the batch",
+        tokens_per_second=rate(sum(lengths), seconds["leave"]),
+        bare_tokens_per_second=rate(sum(lengths), seconds["stay"]),
+        lengths=dict(sorted(Counter(lengths).items())),
+        same_texts=[sum(map(list.__eq__, said["stay"], said["leave"])), ROWS],
+        note=f"{grid.what} at most, {early} rows end after {EARLY} or fewer / all rows stay in the batch to the end",
     )
