@@ -218,8 +218,11 @@ def measure_routed(bench: Bench, grid: Grid) -> dict[str, Any]:
 def measure_leaving(bench: Bench, grid: Grid) -> dict[str, Any]:
     """The grid with half of its rows ending early: rows that have ended leave, or stay to the end."""
     model: Any = bench.lm.model
-    stop = bench.lm.tokenizer.eos_token_id  # nothing else of the grid's texts may end a row
-    towards = 100.0 * model.get_output_embeddings().weight[stop].detach()
+    (stop,) = bench.lm.tokenize(["Lewis"], 8, bos="never")[
+        0
+    ]  # one token, which the texts never come to themselves
+    words = model.get_output_embeddings().weight.detach()
+    towards = 100.0 * (words[stop] - words.mean(dim=0))
     chosen = torch.arange(ROWS, device=bench.lm.device) % 2 == 0
     end = EndHalf(Site("resid_post", bench.lm.n_layers - 1), towards, chosen)
     write = writing(bench, grid.prompts, [*grid.edits, end], [stop])
