@@ -13,7 +13,7 @@ import latentbench
 from latentbench.adapters import steering_edits
 from latentbench.identity import sha256_json
 from latentbench.interventions import BoundIntervention, dictionary_sha256, intervention_edits
-from latentbench.lm import BOTH_PHASES, Edit
+from latentbench.lm import BOTH_PHASES, Edit, generation_batches
 from latentbench.run import CellSetup
 from latentbench.store import ResponseCache
 from latentbench_tasks.steering._generate import (
@@ -106,7 +106,7 @@ class Writer:
         self._dictionary = dictionary_sha256(setup.dictionary)
 
     def write(self, rows: Sequence[Row], done: Collection[str]) -> Iterator[Batch]:
-        """Write rows in batches of like prompts; the order within a batch is that of `rows`.
+        """Write rows in the batches of `generation_batches`.
 
         Args:
             rows: the rows.
@@ -116,10 +116,9 @@ class Writer:
         for row in rows:
             kinds.setdefault((row.steer.space is not None, row.about.prompt.half == "test"), []).append(row)
         cut = [
-            group[start : start + self._batch_rows]
-            for found in kinds.values()
-            for group in [sorted(found, key=lambda row: len(row.read))]
-            for start in range(0, len(group), self._batch_rows)
+            [group[index] for index in batch]
+            for group in kinds.values()
+            for batch in generation_batches([row.read for row in group], self._batch_rows)
         ]
         with ResponseCache(self._setup.cache / "steered-texts.sqlite") as cache:
             for index, batch in enumerate(cut):

@@ -14,6 +14,7 @@ from latentbench.errors import UserError
 from latentbench.interventions import (
     BoundIntervention,
     Intervention,
+    Operator,
     bind,
     dictionary_sha256,
     intervention_edits,
@@ -49,6 +50,7 @@ KINDS = (
     "codes",
     "routed codes",
     "interventions",
+    "routed interventions",
     "sublayer",
 )
 
@@ -104,7 +106,7 @@ def edits_of(kind: str, lm: LM, draw: Draw, which: list[int]) -> list[Edit]:  # 
     )
     if kind in ("steered", "routed"):
         return list(steering_edits(dictionary, vectors))
-    if kind == "interventions":
+    if kind.endswith("interventions"):
         return list(
             intervention_edits([[_bound(row, dictionary, vectors[n])] for n, row in enumerate(which)])
         )
@@ -115,14 +117,16 @@ def edits_of(kind: str, lm: LM, draw: Draw, which: list[int]) -> list[Edit]:  # 
 
 
 def _bound(row: int, dictionary: Dictionary, vector: Tensor) -> BoundIntervention:
-    """A latent that is raised, one that is set, or a dense vector, by turns."""
-    if row % 3 == 2:
+    """A dense vector, or a latent that is raised, set, clamped from below or projected out, by turns."""
+    operators: tuple[Operator, ...] = ("set", "add", "add", "min_clamp", "project_out")
+    operator = operators[row % 5]
+    if row % 5 == 2:
         dense = vector.float()
-        record = Intervention(operator="add", amounts=(1.0,), vector=vector_payload(SITE, dense))
+        record = Intervention(operator=operator, amounts=(1.0,), vector=vector_payload(SITE, dense))
         return bind(record, vector=dense)
     record = Intervention(
-        operator="add" if row % 3 else "set",
-        amounts=(5.0 + row,),
+        operator=operator,
+        amounts=() if operator == "project_out" else (5.0 + row,),
         latents=(row,),
         dictionary=dictionary_sha256(dictionary),
     )
@@ -180,24 +184,35 @@ def test_rows_that_have_ended_leave_and_the_others_go_on_as_before(
         return edits_of(kind, lm, draw, list(range(ROWS)))
 
     free = generated(lm, prompts, edits()).tokens
-    stops = [free[0][1], free[4][2], free[8][4]]
+    stops = [free[0][0]] if kind == "none" else [free[0][1], free[4][2], free[8][4]]
     wanted = [next((row[:n] for n, token in enumerate(row) if token in stops), row) for row in free]
     leaving, staying = Widths(SITE), Widths(SITE)
     left = generated(lm, prompts, [*edits(), leaving], stops=stops)
     assert left.tokens == wanted
     assert left.stopped == [len(row) < NEW for row in wanted]
-    assert leaving.rows == sorted(leaving.rows, reverse=True)
-    ended = sum(len(row) < max(map(len, wanted)) for row in wanted)
-    assert leaving.rows[-1] < ROWS or ended < ROWS // 4, (
-        "rows must have left where enough ended before others"
-    )
+    assert leaving.rows == widths_of([len(row) for row in wanted])
+    assert min(leaving.rows) < ROWS, "these stop tokens must end some rows well before others"
     if kind != "mapped":  # its function tells rows by the number of columns, which grows without a cache
         plain = generated(lm, prompts, edits(), stops=stops, use_cache=False)
         assert (plain.tokens, plain.stopped, plain.broken) == (left.tokens, left.stopped, left.broken)
+        assert left.forward_tokens < plain.forward_tokens
     monkeypatch.setattr(_generate, "_ENDED", 2.0)
     kept = generated(lm, prompts, [*edits(), staying], stops=stops)
-    assert (kept.tokens, kept.stopped, kept.broken) == (left.tokens, left.stopped, left.broken)
+    assert kept == left, "what is counted are rows that go on, whether or not the others are still there"
     assert set(staying.rows) == {ROWS}
+    assert sum(leaving.rows) < sum(staying.rows)
+
+
+def widths_of(lengths: list[int]) -> list[int]:
+    """Rows in every pass when they leave as soon as a quarter of those that are there have ended."""
+    here, widths = list(lengths), []
+    for step in range(NEW):
+        widths.append(len(here))
+        going = [length for length in here if length > step]
+        if not going:
+            break
+        here = going if len(here) - len(going) >= len(here) / 4 else here
+    return widths
 
 
 def test_few_rows_that_have_ended_stay(llama: LM, prompts: list[list[int]], draw: Draw) -> None:
