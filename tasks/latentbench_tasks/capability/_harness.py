@@ -49,6 +49,8 @@ class LmTask(NamedTuple):
     """Places of the chosen items in its data, ascending."""
     hashes: Mapping[int, str]
     """Hash of each of them, by place."""
+    shots: int | None
+    """Worked examples that it asks for itself; 0 forbids any."""
 
 
 def set_up(rows: Mapping[str, tuple[Sequence[Row], Sequence[Row]]], folder: Path) -> Path:
@@ -142,9 +144,8 @@ def answers(
     Raises:
         UserError: the task scores items in none of the ways that are known here.
     """
-    own = one.task.get_config("num_fewshot")
     # As lm-eval has it, a task that insists on no examples gets none.
-    wanted = own or 0 if num_fewshot is None or own == 0 else num_fewshot
+    wanted = one.shots or 0 if num_fewshot is None or one.shots == 0 else num_fewshot
     if wanted and one.task.fewshot_docs() is None:
         raise UserError(f"lm-eval task {one.name!r} has no texts to show {wanted} worked examples from")
     one.task.set_config(key="num_fewshot", value=wanted)
@@ -234,7 +235,8 @@ def _chosen(loaded: Any, limit: int, seed: int) -> list[LmTask]:
         hashes = {place: _hash(doc) for place, doc in enumerate(task.eval_docs)}
         order = sorted(hashes, key=lambda place: (sha256_text(f"{seed}:{hashes[place]}"), place))
         kept = tuple(sorted(order[:limit]))
-        found.append(LmTask(name, task, kept, {place: hashes[place] for place in kept}))
+        chosen = {place: hashes[place] for place in kept}
+        found.append(LmTask(name, task, kept, chosen, task.get_config("num_fewshot")))
     return found
 
 

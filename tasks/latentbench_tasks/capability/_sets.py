@@ -96,15 +96,18 @@ def _sciq(documents: Sequence[Document]) -> Iterator[Row]:
 
 def _movie_sentiment(documents: Sequence[Document]) -> Iterator[Row]:
     for document in documents:
-        answer = int(document.labels["113_movie_sent"])
-        yield _choice(document, document.text.strip(), ["negative", "positive"], answer)
+        row = _choice(
+            document, document.text.strip(), ["negative", "positive"], int(document.labels["113_movie_sent"])
+        )
+        yield {**row, "prompts": [f"This is a {name} review of a film:" for name in row["choices"]]}
 
 
 def _news_topic(documents: Sequence[Document]) -> Iterator[Row]:
     names = list(_TOPICS.values())
     for document in documents:
         text = " ".join(_TAG.sub(" ", html.unescape(document.text)).split())
-        yield _choice(document, text, names, names.index(_TOPICS[document.labels["97_news_class"]]))
+        row = _choice(document, text, names, names.index(_TOPICS[document.labels["97_news_class"]]))
+        yield {**row, "prompts": [f"{name} news:" for name in names]}
 
 
 def _choice(document: Document, question: str, choices: Sequence[str], answer: int) -> Row:
