@@ -10,7 +10,8 @@ __all__ = ["STATUSES", "Answer", "Path", "Status", "Usage"]
 Status = Literal[
     "ok", "parse_failed", "refused", "truncated", "filtered", "transport_error", "over_budget", "missing"
 ]
-"""Only "ok" has a verdict. "missing": a human's sheet or a store of replies has no answer to this question."""
+"""Only "ok" has a verdict. "missing": a human's sheet or a store of replies has no answer to this question, or its
+batch is not back yet."""
 STATUSES: tuple[str, ...] = get_args(Status)
 Path = Literal["strict", "embedded", "anchored", "constrained", "computed", "rated", "merged"]
 """How a verdict was read: the reply is JSON of the schema; JSON was found in it; a line names the verdict; it was drawn

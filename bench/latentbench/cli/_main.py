@@ -120,8 +120,9 @@ def _run(args: Sequence[str] | None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as error:
+        said = str(error if isinstance(error, KeyboardInterrupt) else error.__cause__ or "")
+        click.echo(f"interrupted{f': {said}' if said else ''}", err=True)
         return 130
     except UserError as error:
         click.echo(f"error: {_one_line(error)}", err=True)

@@ -193,6 +193,10 @@ class Task(ABC):
         """Tokens that go through the model for one cell, roughly, generation included; for `plan`."""
         return 0
 
+    def texts(self) -> int:
+        """Texts that the model writes for one cell, roughly; for `plan`."""
+        return 0
+
     def judge_calls(self) -> int:
         """Calls to the judge for one cell, roughly; for `plan`."""
         return 0
