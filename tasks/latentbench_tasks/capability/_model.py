@@ -138,7 +138,8 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
             rows = {place: self.tok_encode(requests[place].args[0])[-room:] for place in places}
             order = sorted(places, key=lambda place: (-len(rows[place]), place))
             for batch in self._batches(order):
-                texts = self._continue([rows[place] for place in batch], settings, f"{key}:{batch[0]}")
+                seeds = [self._noise(key, place) for place in batch] if settings["do_sample"] else None
+                texts = self._continue([rows[place] for place in batch], settings, seeds)
                 for place, text in zip(batch, texts, strict=True):
                     found[place] = text
         return found
@@ -153,17 +154,20 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
             )
         return settings
 
-    def _continue(self, rows: list[list[int]], settings: dict[str, Any], noise: str) -> list[str]:
+    def _noise(self, settings: str, place: int) -> int:
+        """Seed of one request's sampling: the same in all conditions, whatever else is in the batch."""
+        return int(sha256_json([self.seed, settings, place])[:15], 16)
+
+    def _continue(
+        self, rows: list[list[int]], settings: dict[str, Any], seeds: list[int] | None
+    ) -> list[str]:
         until = [stop for stop in settings["until"] if stop]
-        temperature = float(settings["temperature"]) if settings.get("do_sample") else 0.0
-        generator = torch.Generator()
-        generator.manual_seed(int(sha256_json([self.seed, noise])[:15], 16))
         out = self.lm.generate(
             rows,
             max_new_tokens=settings["max_gen_toks"],
             edits=self.edits(len(rows)),
-            temperature=temperature,
-            generator=generator if temperature else None,
+            temperature=float(settings["temperature"]) if seeds else 0.0,
+            seeds=seeds,
             stop_ids=self._stop_ids(until),
         )
         return [
