@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from latentbench.errors import UserError
 from latentbench.registry import JUDGES
 
-__all__ = ["ASK_AGAIN", "judge_price", "make_judge", "unanswered"]
+__all__ = ["ASK_AGAIN", "STATUSES", "Status", "judge_price", "make_judge", "unanswered"]
+
+Status = Literal[
+    "ok", "parse_failed", "refused", "truncated", "filtered", "transport_error", "over_budget", "missing"
+]
+"""Only "ok" has a verdict. "missing": a human's sheet or a store of replies has no answer to this question, or its
+batch is not back yet."""
+STATUSES: tuple[str, ...] = get_args(Status)
 
 ASK_AGAIN = frozenset({"transport_error", "over_budget", "missing"})
 """Statuses of judgements that another run may well mend: such a cell is not done, and is asked again."""

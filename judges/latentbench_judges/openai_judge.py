@@ -8,8 +8,8 @@ version of the parser. Only verdicts are kept, so whatever failed is asked again
 from __future__ import annotations
 
 import os
-import re
 import queue
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing

@@ -108,8 +108,8 @@ def steering_book(subject: Subject) -> SteeringBook | None:
 def _book(entry: Entry) -> SteeringBook:
     by_concept: dict[str, dict[str, Mapping[str, Any]]] = {}
     unscored: dict[str, str] = {}
-    methods = dict(entry.record.cell.task.get("config") or {}).get("methods") or ["contrast"]
-    first = methods[0]
+    config: Any = entry.record.cell.task.get("config") or {}
+    first = (config.get("methods") or ["contrast"])[0]
     for number, item in enumerate(items_of_kind(entry.measured, "generation")):
         if item.get("method", first) == first:
             by_concept.setdefault(str(item.get("concept", "")), {})[str(item.get("id", number))] = item

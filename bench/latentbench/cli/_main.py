@@ -47,7 +47,10 @@ _BUILT_IN = {
 }
 _KNOWN_HELP = {
     "compare": "Compare two families of dictionaries over their training runs.",
-    "leaderboard": "Build the static leaderboard site.",
+    "export": "Write results as CSV, Parquet, Markdown, LaTeX, and for other projects.",
+    "judge": "Calibrate judges, and ask people in their place.",
+    "leaderboard": "Build the static leaderboard site, and check what is submitted to it.",
+    "submit": "Pack results into a bundle that a leaderboard can check.",
 }
 """Help of our own entry-point commands: their modules are not imported for a list."""
 

@@ -2,7 +2,7 @@
 
 from latentbench.interventions._adds import AddDense, AddLatents
 from latentbench.interventions._bind import BoundIntervention, bind, dictionary_sha256, vector_payload
-from latentbench.interventions._directions import AlongDirections
+from latentbench.interventions._directions import AlongDirections, Directions
 from latentbench.interventions._edits import intervention_edits
 from latentbench.interventions._latents import ChangeLatents, LatentPlan
 from latentbench.interventions._record import (
@@ -24,6 +24,7 @@ __all__ = [
     "BoundIntervention",
     "ChangeLatents",
     "Conflict",
+    "Directions",
     "Intervention",
     "LatentPlan",
     "Mode",

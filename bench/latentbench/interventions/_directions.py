@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,23 +15,62 @@ from latentbench.interventions._rows import RowsEdit
 from latentbench.interventions._where import RowsWhere
 from latentbench.lm import EditView, Site
 
-__all__ = ["AlongDirections", "directions_of"]
+__all__ = ["AlongDirections", "Directions"]
+
+
+class Directions(NamedTuple):
+    """What happens along which directions in every row of a batch."""
+
+    vectors: Tensor
+    """`Float[Tensor, "row m d"]`, each of norm 1, or 0 where a row has fewer than m; orthogonal for `project_out`."""
+    amounts: Tensor
+    """`Float[Tensor, "row m"]`: the amounts of `subspace_clamp`, 0 for `project_out`."""
+    rectified: Tensor
+    """`Bool[Tensor, "row"]`: whether only a positive component is taken away, as `subspace_clamp` does."""
+
+    @classmethod
+    def of(
+        cls, records: Mapping[int, Intervention], vectors: Mapping[int, Tensor], n_rows: int
+    ) -> Directions:
+        """The directions of some rows' records; the other rows have none.
+
+        Args:
+            records: by row.
+            vectors: `Float[Tensor, "m d"]` by row: the dense vector, or the decoder rows of the latents.
+            n_rows: rows of the batch.
+        """
+        ready = {
+            row: _orthonormal(vectors[row]) if record.operator == "project_out" else _normed(vectors[row])
+            for row, record in records.items()
+        }
+        some = next(iter(ready.values()))
+        most = max(len(one) for one in ready.values())
+        made = cls(
+            some.new_zeros((n_rows, most, some.shape[1])),
+            some.new_zeros((n_rows, most)),
+            torch.zeros(n_rows, dtype=torch.bool, device=some.device),
+        )
+        for row, record in records.items():
+            made.vectors[row, : len(ready[row])] = ready[row]
+            made.amounts[row, : len(record.values)] = some.new_tensor(record.values)
+            made.rectified[row] = record.operator == "subspace_clamp"
+        return made
+
+    def to(self, device: torch.device) -> Directions:
+        """The same elsewhere."""
+        return Directions(*(part.to(device) for part in self))
 
 
 @dataclass(frozen=True, eq=False)
 class AlongDirections(RowsEdit):
-    """`project_out` and `subspace_clamp`: change h by the sum over v of (a - f(h.v)) v.
+    """`project_out` and `subspace_clamp`: change h by the sum over directions v of (a - f(h.v)) v.
 
-    f is the identity for the first, where a is 0 and the v are orthonormal, and ReLU for the second.
+    f is the identity for the first, where a is 0, and ReLU for the second.
     """
 
     site: Site
-    directions: Tensor
-    """`Float[Tensor, "row m d"]`, each of norm 1, or 0 where a row has fewer than m."""
-    amounts: Tensor
-    """`Float[Tensor, "row m"]`: the a."""
-    rectified: Tensor
-    """`Bool[Tensor, "row"]`: whether f is ReLU."""
+    directions: Directions
+    """The v and a of every row."""
     where: RowsWhere
     """See `RowsEdit`."""
     router: RouteSae | None = None
@@ -43,45 +83,18 @@ class AlongDirections(RowsEdit):
 
     def change(self, hidden: Tensor, view: EditView) -> Tensor:
         """See `RowsEdit.change`."""
-        wide = torch.promote_types(hidden.dtype, self.directions.dtype)
-        directions = view.take(self.directions).to(device=hidden.device, dtype=wide)
-        amounts = view.take(self.amounts).to(device=hidden.device, dtype=wide)[:, None]
-        along = hidden.to(wide) @ directions.mT
-        rectified = view.take(self.rectified).to(hidden.device)[:, None, None]
-        moved = (amounts - torch.where(rectified, along.relu(), along)) @ directions
+        vectors, amounts, rectified = (view.take(part) for part in self.directions.to(hidden.device))
+        wide = torch.promote_types(hidden.dtype, vectors.dtype)
+        vectors = vectors.to(wide)
+        along = hidden.to(wide) @ vectors.mT
+        taken = torch.where(rectified[:, None, None], along.relu(), along)
+        moved = (amounts.to(wide)[:, None] - taken) @ vectors
         return torch.where(self.selected(hidden, view)[..., None], moved, 0)
 
 
-def directions_of(
-    records: Mapping[int, Intervention], vectors: Mapping[int, Tensor], n_rows: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The `directions`, `amounts` and `rectified` of an `AlongDirections`.
-
-    Args:
-        records: by row.
-        vectors: `Float[Tensor, "m d"]` by row: the vector, or the decoder rows of the latents.
-        n_rows: rows of the batch.
-    """
-    ready = {
-        row: _orthonormal(vectors[row]) if record.operator == "project_out" else _normed(vectors[row])
-        for row, record in records.items()
-    }
-    some = next(iter(ready.values()))
-    most = max(len(one) for one in ready.values())
-    directions = some.new_zeros((n_rows, most, some.shape[1]))
-    amounts = some.new_zeros((n_rows, most))
-    rectified = torch.zeros(n_rows, dtype=torch.bool, device=some.device)
-    for row, record in records.items():
-        directions[row, : len(ready[row])] = ready[row]
-        if record.operator == "subspace_clamp":
-            rectified[row] = True
-            amounts[row, : len(record.values)] = amounts.new_tensor(record.values)
-    return directions, amounts, rectified
-
-
 def _normed(vectors: Tensor) -> Tensor:
-    norms: Tensor = vectors.norm(dim=1, keepdim=True)
-    return vectors / norms.clamp(min=torch.finfo(vectors.dtype).tiny)
+    normed: Tensor = torch.nn.functional.normalize(vectors, dim=1, eps=torch.finfo(vectors.dtype).tiny)
+    return normed
 
 
 def _orthonormal(vectors: Tensor) -> Tensor:
@@ -89,4 +102,5 @@ def _orthonormal(vectors: Tensor) -> Tensor:
     if len(vectors) == 1:
         return _normed(vectors)
     _, sizes, basis = torch.linalg.svd(_normed(vectors).double(), full_matrices=False)
-    return basis[sizes > 1e-6 * sizes[0]].to(vectors.dtype)
+    found: Tensor = basis[sizes > 1e-6 * sizes[0]].to(vectors.dtype)
+    return found

@@ -12,7 +12,7 @@ from latentbench.adapters import Dictionary, RouteSae
 from latentbench.errors import UserError
 from latentbench.interventions._adds import AddDense, AddLatents
 from latentbench.interventions._bind import BoundIntervention
-from latentbench.interventions._directions import AlongDirections, directions_of
+from latentbench.interventions._directions import AlongDirections, Directions
 from latentbench.interventions._latents import ChangeLatents, LatentPlan
 from latentbench.interventions._record import Conflict, Intervention
 from latentbench.interventions._rows import RowsEdit, SumOfChanges
@@ -120,20 +120,19 @@ def _edits_of(members: Members, records: Mapping[int, Intervention], where: Rows
     router = acting if isinstance(acting, RouteSae) else None
     if some.intervention.vector is not None:
         dense = {row: bound.vector for row, bound in members.items() if bound.vector is not None}
+        (site,) = some.sites
         if some.intervention.along_directions:
-            one = directions_of(records, {row: vector[None] for row, vector in dense.items()}, n_rows)
-            return [AlongDirections(some.sites[0], *(part.to(device) for part in one), where, router)]
-        return [AddDense(some.sites[0], _dense(dense, records, n_rows).to(device), where, router)]
+            single = {row: vector[None] for row, vector in dense.items()}
+            return [AlongDirections(site, Directions.of(records, single, n_rows).to(device), where, router)]
+        return [AddDense(site, _dense(dense, records, n_rows).to(device), where, router)]
     assert acting is not None
     if some.intervention.adds:
         sums = _summed(acting, records, n_rows)
         return [AddLatents(site, acting, vectors.to(device), where) for site, vectors in sums.items()]
     if some.intervention.along_directions:
         return [
-            AlongDirections(
-                site, *(part.to(device) for part in directions_of(records, rows, n_rows)), where, router
-            )
-            for site, rows in _decoder_rows(acting, records).items()
+            AlongDirections(site, Directions.of(records, vectors, n_rows).to(device), where, router)
+            for site, vectors in _decoder_rows(acting, records).items()
         ]
     plan = LatentPlan.of(records, n_rows, acting)
     written = acting.write_vectors(plan.latents.tolist())

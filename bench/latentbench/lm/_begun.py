@@ -177,7 +177,8 @@ def _run(
     observed: Mapping[Site, Tensor] | None,
 ) -> dict[Site, Tensor]:
     """Run rows into a cache; without `observed` it stops at the last captured site."""
-    view = EditView(batch.real, batch.positions, torch.zeros_like(batch.real), 0, observed or {}, {})
+    generated = torch.zeros_like(batch.real)
+    view = EditView(batch.real, batch.positions, generated, 0, observed or {}, {}, prompt_goes_on=True)
     kept: dict[Site, list[Tensor]] = {site: [] for site in capture}
     with (
         torch.no_grad(),

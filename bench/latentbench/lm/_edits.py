@@ -38,6 +38,8 @@ class EditView:
     observe."""
     memo: dict[str, Any]
     """Scratch space shared by the edits of one forward pass, empty at its start."""
+    prompt_goes_on: bool = False
+    """Whether prompt tokens follow behind this chunk."""
     rows: Tensor | None = None
     """`Int64[Tensor, "row"]`, ascending: which rows of the batch these are. None while all of them are here; rows that
     have ended may leave a batch that is generated."""
@@ -71,6 +73,7 @@ class EditView:
     def prompt_last(self) -> Tensor:
         """`Bool[Tensor, "row pos"]`: each row's last prompt token, where this chunk holds it."""
         last = self.real & ~self.generated
+        last[:, -1] &= not self.prompt_goes_on
         last[:, :-1] &= self.generated[:, 1:] | ~self.real[:, 1:]
         return last
 

@@ -35,7 +35,7 @@ def estimate(suite: Suite) -> Estimate:
         for role, spec in chosen_judges(suite, tasks).items()
     }
     cells = [
-        (spec.name or spec.source, task.name, seed, cost_of(task, prices.get(task.judge_role)))
+        (spec.name or spec.source, task.name, seed, cost_of(task, prices.get(task.judge_role or "")))
         for seed in suite.seeds
         for spec in suite.dictionaries
         for task in tasks

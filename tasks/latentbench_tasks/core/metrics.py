@@ -6,7 +6,7 @@ published statistic, and no number depends on how tokens were batched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ from latentbench.stats import Estimate, bootstrap, count_reaching, subsample_cou
 from latentbench.store import Curve, Metric
 from latentbench_tasks.core.routes import route_shares
 
-__all__ = ["summarise"]
+__all__ = ["recompute", "summarise"]
 
 Floats = NDArray[np.float64]
 _SCALARS = ("tokens", "scored", "l0", "ce", "ce_spliced", "ce_zero", "ce_mean", "kl", "rows")
@@ -64,6 +64,23 @@ def summarise(
     if routes is None:
         return metrics, [], counts
     return [*metrics, routes.effective], [routes.shares], counts
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, rng, dense_above=config["dense_above"])
 
 
 def _document_totals(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], Floats]:

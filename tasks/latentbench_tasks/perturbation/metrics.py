@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from latentbench.store import Curve, Metric
 from latentbench_tasks._conditions import Comparison, Score, share_metric, short_sets, summarise_conditions
 from latentbench_tasks._squad import exact_match, token_f1
 
-__all__ = ["summarise"]
+__all__ = ["recompute", "summarise"]
 
 _SCORES = {
     "em": Score("exact match", "share", -1, lambda item, one: exact_match(one["text"], item["answers"])),
@@ -56,6 +56,23 @@ def summarise(
     if guesses:
         metrics.append(share_metric("guessed", guesses, [float(item["correct"]) for item in guesses], rng))
     return metrics, curves, _counts(asked, kept)
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, config["headline"], rng)
 
 
 def _counts(asked: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]]) -> dict[str, int]:

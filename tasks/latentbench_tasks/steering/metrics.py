@@ -21,7 +21,7 @@ from latentbench.store import Curve, CurvePoint, Metric
 from latentbench_tasks.steering._judged import Book, Choice, Rules, choose_factors, read_items
 from latentbench_tasks.steering._methods import METHODS
 
-__all__ = ["concept_rows", "summarise"]
+__all__ = ["concept_rows", "recompute", "summarise"]
 
 _SHARE = (0.0, 1.0)
 _CHANGE = (-1.0, 1.0)
@@ -160,6 +160,23 @@ def summarise(
         **book.counts,
     }
     return metrics, curves, counts
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, config, rng)
 
 
 def _of_rows(

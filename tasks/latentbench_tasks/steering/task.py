@@ -44,7 +44,7 @@ from latentbench_tasks.steering._scorer import ScorerOptions, TextScorer, fit_sc
 from latentbench_tasks.steering._steers import Chooser, steers
 from latentbench_tasks.steering._watch import ContrastWatcher, labelled_rows
 from latentbench_tasks.steering._write import Row, Steer, Writer
-from latentbench_tasks.steering.metrics import summarise
+from latentbench_tasks.steering.metrics import recompute
 
 if TYPE_CHECKING:
     from latentbench.data import TokenRow
@@ -104,8 +104,8 @@ class SteeringTask(Task):
                 yield item
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
-        """See `metrics.summarise`."""
-        return Summary(*summarise(items, self.config.model_dump(mode="json"), rng))
+        """See `Task.summarise`."""
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def tokens(self) -> int:
         """Tokens through the model for one cell: labelled texts, generation and scoring."""

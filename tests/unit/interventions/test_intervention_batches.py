@@ -138,7 +138,7 @@ def test_each_row_is_what_it_would_be_alone(
     lm: LM, rows: list[list[int]], tokens: TokenBatch, mixed: Rows
 ) -> None:
     for side in ("left", "right"):
-        together = logits_of(lm, lm.batch(rows, side), mixed)  # type: ignore[arg-type]
+        together = logits_of(lm, lm.batch(rows, side), mixed)
         for index, row in enumerate(rows):
             alone = logits_of(lm, lm.batch([row]), [mixed[index]])[0]
             ours = together[index, -len(row) :] if side == "left" else together[index, : len(row)]
@@ -384,7 +384,7 @@ def test_rows_share_edits_and_pay_only_for_their_own_encoders(
     encode = type(sae).encode
 
     def counting(self: Dictionary, acts: dict[Site, Tensor]) -> Codes:
-        codes = encode(self, acts)  # type: ignore[arg-type]
+        codes = encode(self, acts)
         seen.append(codes.n_tokens)
         return codes
 

@@ -251,8 +251,10 @@ def test_the_official_mode_routes_over_every_layer_and_leaves_the_probability_ou
 
     states = [clean[Site("resid_post", layer)] for layer in range(6)]
     states[5] = lm.model.model.norm(states[5])
-    route = (sum(standardised(state) for state in states) @ dictionary.router.T).argmax(-1)
-    trained = (sum(standardised(clean[site]) for site in dictionary.reads) @ dictionary.router.T).argmax(-1)
+    route = (torch.stack([standardised(state) for state in states]).sum(0) @ dictionary.router.T).argmax(-1)
+    trained = (
+        torch.stack([standardised(clean[site]) for site in dictionary.reads]).sum(0) @ dictionary.router.T
+    ).argmax(-1)
     assert bool((route != trained)[tokens.real].any()), "the two routings must differ somewhere"
     weights = dictionary.sae.weights
     assert weights.b_pre is not None

@@ -155,7 +155,7 @@ def test_json_that_is_no_record_is_told_in_a_line(change: Fields, message: str) 
 
 def test_records_are_frozen() -> None:
     with pytest.raises(ValidationError):
-        record().operator = "set"  # type: ignore[misc]
+        record().operator = "set"
 
 
 def test_a_dictionary_is_named_by_all_that_changes_what_it_does() -> None:
@@ -163,7 +163,7 @@ def test_a_dictionary_is_named_by_all_that_changes_what_it_does() -> None:
     assert dictionary_sha256(plain) == dictionary_sha256(random_sae(site="resid_post.2"))
     others = [random_sae(site="resid_post.2", seed=1), random_sae(site="resid_post.3"), with_k(plain, 2)]
     sites = [f"resid_post.{layer}" for layer in range(4)]
-    others += [random_routesae(sites, splice=splice) for splice in ("code", "paper", "corrected")]  # type: ignore[arg-type, list-item]
+    others += [random_routesae(sites, splice=splice) for splice in ("code", "paper", "corrected")]
     assert len({dictionary_sha256(one) for one in [plain, *others]}) == 7
 
 

@@ -23,9 +23,8 @@ PER_HALF = 2
 
 
 def task() -> SteeringJudgedTask:
-    return SteeringJudgedTask(
-        SteeringConfig(concepts=CONCEPTS, factors=FACTORS, methods=METHODS, prompts=2 * PER_HALF)
-    )
+    options = {"concepts": CONCEPTS, "factors": FACTORS, "methods": METHODS, "prompts": 2 * PER_HALF}
+    return SteeringJudgedTask(SteeringConfig.model_validate(options))
 
 
 def measured() -> list[Item]:
