@@ -24,7 +24,7 @@ class CapabilityConfig(TaskConfig):
     concepts: tuple[str, ...] = ("sport", "medicine", "restaurant")
     """Concepts of the steering task that the model is steered towards, each a condition of its own; none leaves
     steering out."""
-    factor: float = Field(2.0, gt=0)
+    factors: tuple[float, ...] = Field((1.0, 2.0), min_length=1)
     """How much is added, in units of the steering task: times the latent's largest activation."""
     select_documents: int = Field(24, ge=2)
     """As in the steering task, and so the next five: how latents are chosen."""
@@ -43,6 +43,8 @@ class CapabilityConfig(TaskConfig):
     def _distinct(self) -> CapabilityConfig:
         if len(set(self.tasks)) != len(self.tasks):
             raise ValueError(f"tasks {list(self.tasks)} hold one twice")
+        if min(self.factors) <= 0 or list(self.factors) != sorted(set(self.factors)):
+            raise ValueError(f"factors {list(self.factors)} should be above 0 and ascend")
         unknown = [name for name in self.tasks if name.startswith("lb_") and name not in EMBEDDED]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is none of the embedded tasks {', '.join(EMBEDDED)}")

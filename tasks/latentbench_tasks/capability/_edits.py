@@ -26,14 +26,14 @@ def no_edits(rows: int) -> Sequence[Edit]:
 
 
 def conditions(
-    dictionary: Dictionary, choices: Sequence[Mapping[str, Any]], factor: float, skip_first: int
+    dictionary: Dictionary, choices: Sequence[Mapping[str, Any]], factors: Sequence[float], skip_first: int
 ) -> dict[str, EditsFor]:
-    """Edits by condition: "identity", "spliced", and "steered:CONCEPT" for every concept with a latent.
+    """Edits by condition: "identity", "spliced", and "steered@FACTOR:CONCEPT" for every concept with a latent.
 
     Args:
         dictionary: what is put into the model.
         choices: items of kind "choice".
-        factor: of steering, in units.
+        factors: of steering, in units.
         skip_first: tokens left alone at the start of every row.
     """
 
@@ -45,8 +45,10 @@ def conditions(
 
     nothing = torch.zeros_like(steering_rows(dictionary, [0])[0])
     found: dict[str, EditsFor] = {"identity": steered(nothing), "spliced": splice}
-    for concept, vector in directions(dictionary, choices).items():
-        found[f"steered:{concept}"] = steered(factor * vector)
+    vectors = directions(dictionary, choices)
+    for factor in factors:
+        for concept, vector in vectors.items():
+            found[f"steered@{factor:g}:{concept}"] = steered(factor * vector)
     return found
 
 

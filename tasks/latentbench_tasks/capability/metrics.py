@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from latentbench.stats import mean, paired, ratio, wilson
 from latentbench.store import Metric
 
-__all__ = ["summarise"]
+__all__ = ["recompute", "summarise"]
 
 Answers = Mapping[tuple[str, str], Mapping[str, Any]]
 """Answers of one condition by task and item."""
+Values = Mapping[tuple[str, str], float]
+"""One number of every answer of a condition by task and item."""
 Direction = Literal["higher", "lower", "none"]
 
 _FLIPS = 1999
@@ -47,7 +49,7 @@ def summarise(
     """Metrics, curves (none) and counts of a cell.
 
     Args:
-        items: "answer" in the conditions "plain", "spliced" and "steered:CONCEPT"; "choice" of latents.
+        items: "answer" in the conditions "plain", "spliced" and "steered@FACTOR:CONCEPT"; "choice" of latents.
         rng: source of the bootstrap's draws.
     """
     answers = _by_condition(items)
@@ -56,17 +58,17 @@ def summarise(
     metrics: list[Metric] = []
     for name, score in _SCORES.items():
         rows = {condition: _values(found, score) for condition, found in answers.items()}
-        steered = {place: row for place, row in rows.items() if place.startswith("steered:")}
-        pooled = {"plain": rows.get("plain", {}), "spliced": rows.get("spliced", {}), "steered": _mean(steered)}
+        steered = _steered(rows)
+        pooled = {"plain": rows.get("plain", {}), "spliced": rows.get("spliced", {})}
+        pooled |= {condition: _mean(by_concept) for condition, by_concept in steered.items()}
         if not pooled["plain"] and name != "acc":
             continue
         metrics += _levels(name, score, pooled, tasks, plain)
         metrics += _changes(name, score, pooled, tasks, rng)
-        for place in sorted(steered):
-            concept = place.partition(":")[2]
-            metrics.append(
-                _change(f"{name}_change_steered_{concept}", score, steered[place], pooled["plain"], rng)
-            )
+        for condition, by_concept in steered.items():
+            for concept, values in by_concept.items():
+                title = f"{name}_change_{condition}_{concept}"
+                metrics.append(_change(title, score, values, pooled["plain"], rng))
     choices = [item for item in items if item["kind"] == "choice"]
     counts = {"items": len(plain), "tasks": len(tasks)}
     counts |= {f"items of {task}": sum(place[0] == task for place in plain) for task in tasks}
@@ -75,7 +77,21 @@ def summarise(
     return metrics, [], counts
 
 
-Values = Mapping[tuple[str, str], float]
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Any], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: none; this task asks no judge.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, rng)
 
 
 def _by_condition(items: Sequence[dict[str, Any]]) -> dict[str, dict[tuple[str, str], dict[str, Any]]]:
@@ -89,6 +105,16 @@ def _by_condition(items: Sequence[dict[str, Any]]) -> dict[str, dict[tuple[str, 
 
 def _values(answers: Answers, score: _Score) -> dict[tuple[str, str], float]:
     return {place: item[score.field] for place, item in answers.items() if item[score.field] is not None}
+
+
+def _steered(rows: Mapping[str, Values]) -> dict[str, dict[str, Values]]:
+    """Values by "steered_at_FACTOR", ascending, and concept."""
+    found: dict[float, dict[str, Values]] = {}
+    for condition, values in sorted(rows.items()):
+        if condition.startswith("steered@"):
+            factor, _, concept = condition.removeprefix("steered@").partition(":")
+            found.setdefault(float(factor), {})[concept] = values
+    return {f"steered_at_{factor:g}": found[factor] for factor in sorted(found)}
 
 
 def _mean(rows: Mapping[str, Values]) -> dict[tuple[str, str], float]:
@@ -150,7 +176,9 @@ def _changes(
     name: str, score: _Score, rows: Mapping[str, Values], tasks: Sequence[str], rng: np.random.Generator
 ) -> list[Metric]:
     found = []
-    for condition in ("spliced", "steered"):
+    for condition in rows:
+        if condition == "plain":
+            continue
         title = f"{name}_change_{condition}"
         shown = name == "acc" and condition == "spliced"
         if rows[condition] or shown:

@@ -5,7 +5,7 @@ Tasks of lm-evaluation-harness (arXiv 2405.14782) are answered on the same items
 * `plain`: the model as it is; measured once for all dictionaries of a run;
 * `identity`: an edit that adds nothing. It must give the plain answers to rounding, or the cell fails;
 * `spliced`: the dictionary's reconstruction in place of the activations, without its error;
-* `steered:CONCEPT`: `factor` times the unit of the concept's latent is added at every token but the first. Latents are
+* `steered@FACTOR:CONCEPT`: a factor times the unit of the concept's latent is added at every token but the first. Latents are
   chosen as in the steering task, by contrast of mean activations on labelled texts.
 
 Losses are differences to `plain` on the same items. The embedded tasks need no network (`_sets.py`); any other name is
@@ -96,7 +96,7 @@ class CapabilityTask(Task):
         yield {"kind": "harness", "id": "lm-eval", "version": metadata.version("lm_eval")}
         choices = choose_latents(items, config.concepts, decoder_norms(setup.dictionary), config.choice())
         yield from ({**choice, "id": choice["concept"]} for choice in choices)
-        edits = conditions(setup.dictionary, choices, config.factor, setup.tokens.skip_first)
+        edits = conditions(setup.dictionary, choices, config.factors, setup.tokens.skip_first)
         done = {item["id"] for item in items if item["kind"] == "done"}
         tasks = self._tasks(setup)
         steps = len(tasks) * (1 + len(edits))
@@ -126,7 +126,14 @@ class CapabilityTask(Task):
         config = self.config
         items = sum(config.limit * EMBEDDED.get(name, _PUBLIC_TOKENS) for name in config.tasks)
         watched = len(config.concepts) * 2 * config.select_documents * config.select_context
-        return items * (3 + len(config.concepts)) + watched
+        return items * self._conditions() + watched
+
+    def texts(self) -> int:
+        """See `Task.texts`: replies of the embedded task that asks for some, in every condition."""
+        return self.config.limit * self._conditions() * ("lb_fact_sheets" in self.config.tasks)
+
+    def _conditions(self) -> int:
+        return 3 + len(self.config.concepts) * len(self.config.factors)
 
     def _public(self) -> list[str]:
         return [name for name in self.config.tasks if name not in EMBEDDED]
