@@ -1,8 +1,8 @@
 """lm-evaluation-harness at work: its tasks set up offline or by name, run under edits, and read as items.
 
 `lm_eval.evaluator.evaluate` is called, not `simple_evaluate`: the latter reseeds the global generators of Python, NumPy
-and torch, and spends seconds on listing installed packages at every call. Neither of lm-eval's caches is used. Importing
-this module imports lm-eval.
+and torch, and spends seconds on listing installed packages at every call. Neither of lm-eval's caches is used.
+Importing this module imports lm-eval.
 """
 
 from __future__ import annotations

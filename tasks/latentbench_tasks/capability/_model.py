@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from lm_eval.api.model import TemplateLM
@@ -21,6 +21,8 @@ from latentbench.lm import LM, Edit
 
 __all__ = ["EditedLM", "EditsFor"]
 
+Bos = Literal["tokenizer", "always", "never"]
+"""Whether texts begin with a BOS token; see `LM.tokenize`."""
 EditsFor = Callable[[int], Sequence[Edit]]
 """The edits of a batch with so many rows."""
 
@@ -45,7 +47,7 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
     Rows too long for the window lose tokens at their start. Continuations of one token behind one context share a row.
     """
 
-    def __init__(self, lm: LM, edits: EditsFor, *, bos: Any, batch_rows: int, seed: int = 0) -> None:
+    def __init__(self, lm: LM, edits: EditsFor, *, bos: Bos, batch_rows: int, seed: int = 0) -> None:
         """A model for `lm_eval.evaluator`.
 
         Args:
@@ -86,7 +88,7 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Token ids; a BOS token as the suite's policy has it, and none where lm-eval asks for none."""
-        bos = "never" if add_special_tokens is False else self.bos
+        bos: Bos = "never" if add_special_tokens is False else self.bos
         return self.lm.tokenize([string], 10**9, bos=bos)[0]
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:

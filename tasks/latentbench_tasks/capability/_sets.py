@@ -74,7 +74,9 @@ def _social_iqa(documents: Sequence[Document]) -> Iterator[Row]:
         if found:
             choices = [found[letter].strip() for letter in "abc"]
             answer = int(document.labels["86_social_iqa"]) - 1
-            yield _choice(document, f"{found['context'].strip()} {found['question'].strip()}", choices, answer)
+            yield _choice(
+                document, f"{found['context'].strip()} {found['question'].strip()}", choices, answer
+            )
 
 
 def _sciq(documents: Sequence[Document]) -> Iterator[Row]:
@@ -85,7 +87,9 @@ def _sciq(documents: Sequence[Document]) -> Iterator[Row]:
         if document.labels["36_sciq_tf"] != "1":
             continue
         right = found["answer"].strip().lower()
-        own = {other["answer"].strip().lower() for _, other in parsed if other["question"] == found["question"]}
+        own = {
+            other["answer"].strip().lower() for _, other in parsed if other["question"] == found["question"]
+        }
         others = [answer for answer in answers if answer not in own]
         others.sort(key=lambda answer: sha256_text(f"{document.sha256}:{answer}"))
         if len(others) >= 3:

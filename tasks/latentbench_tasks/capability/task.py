@@ -5,8 +5,8 @@ Tasks of lm-evaluation-harness (arXiv 2405.14782) are answered on the same items
 * `plain`: the model as it is; measured once for all dictionaries of a run;
 * `identity`: an edit that adds nothing. It must give the plain answers to rounding, or the cell fails;
 * `spliced`: the dictionary's reconstruction in place of the activations, without its error;
-* `steered@FACTOR:CONCEPT`: a factor times the unit of the concept's latent is added at every token but the first. Latents are
-  chosen as in the steering task, by contrast of mean activations on labelled texts.
+* `steered@FACTOR:CONCEPT`: a factor times the unit of the concept's latent is added at every token but the first.
+  Latents are chosen as in the steering task, by contrast of mean activations on labelled texts.
 
 Losses are differences to `plain` on the same items. The embedded tasks need no network (`_sets.py`); any other name is
 a task or a group of lm-eval's own.
@@ -207,5 +207,6 @@ def _stored(items: Sequence[Item], condition: str, task: str) -> list[Item]:
 def _need_lm_eval() -> None:
     if find_spec("lm_eval") is None:
         raise UserError(
-            "the capability task needs lm-evaluation-harness, which is not installed: pip install 'latentbench[capability]'"
+            "the capability task needs lm-evaluation-harness, which is not installed: "
+            "pip install 'latentbench[capability]'"
         )

@@ -33,7 +33,15 @@ from latentbench_tasks.capability.task import CapabilityConfig, CapabilityTask
 
 torch.set_num_threads(1)  # toy tensors: threads would only wait for each other
 NAMES = ("lb_piqa", "lb_movie_sentiment", "lb_fact_sheets", "lb_text")
-CONDITIONS = ("plain", "identity", "spliced", "steered@2:sport", "steered@2:medicine", "steered@8:sport", "steered@8:medicine")
+CONDITIONS = (
+    "plain",
+    "identity",
+    "spliced",
+    "steered@2:sport",
+    "steered@2:medicine",
+    "steered@8:sport",
+    "steered@8:medicine",
+)
 WORDS = {
     "Sport": "game team coach league score match",
     "clinical": "patients disease treatment surgery acute therapy",
@@ -292,8 +300,10 @@ def test_public_tasks_without_a_network_name_the_embedded_ones(monkeypatch: pyte
     def offline(*_: Any, **__: Any) -> Any:
         raise ConnectionError("Couldn't reach the hub")
 
-    monkeypatch.setattr(_harness.datasets, "load_dataset", offline)
-    with pytest.raises(UserError, match=r"data of piqa can't be had \(Couldn't reach the hub\).*lb_openbookqa"):
+    monkeypatch.setattr("datasets.load_dataset", offline)
+    with pytest.raises(
+        UserError, match=r"data of piqa can't be had \(Couldn't reach the hub\).*lb_openbookqa"
+    ):
         task(tasks=("lb_piqa", "piqa")).preflight()
 
 
@@ -337,7 +347,9 @@ def test_a_real_model_knows_more_than_chance_and_loses_some_of_it(tmp_path: Path
     def load_split(split: str) -> Corpus:
         return load_corpus(split=split)
 
-    capability = task(tasks=("lb_sciq", "lb_fact_sheets", "lb_text"), limit=6, concepts=("sport",), factors=(2.0,))
+    capability = task(
+        tasks=("lb_sciq", "lb_fact_sheets", "lb_text"), limit=6, concepts=("sport",), factors=(2.0,)
+    )
     cell = CellSetup(lm, dictionary, load_split("test"), load_split, TokenPolicy(), 0, tmp_path, Shared())
     found = metrics(capability, measured(capability, cell))
     assert found["acc_plain"].value > found["acc_chance"].value  # type: ignore[operator]
