@@ -152,6 +152,13 @@ class Task(ABC):
         """A task with validated options."""
         self.config = config
 
+    def preflight(self) -> None:
+        """Whatever can be seen to be missing before anything is measured: a package, data that must be fetched.
+
+        Raises:
+            UserError: something is missing; nothing was measured.
+        """
+
     def watcher(self, setup: CellSetup) -> Watcher | None:
         """The cell's watcher, or None if the task watches no tokens."""
         return None
