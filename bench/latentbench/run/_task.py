@@ -152,7 +152,7 @@ class Task(ABC):
         """A task with validated options."""
         self.config = config
 
-    def preflight(self) -> None:
+    def preflight(self) -> None:  # noqa: B027 - most tasks need nothing
         """Whatever can be seen to be missing before anything is measured: a package, data that must be fetched.
 
         Raises:
