@@ -16,7 +16,7 @@ from typing import Any
 
 from latentbench.errors import UserError, unknown_name
 
-__all__ = ["COMMANDS", "FORMATS", "JUDGES", "RUBRICS", "TASKS", "Registry"]
+__all__ = ["COMMANDS", "FORMATS", "JUDGES", "METRICS", "PUBLISHED", "RUBRICS", "TASKS", "Registry"]
 
 
 class Registry:
@@ -100,6 +100,13 @@ def _entries(group: str) -> dict[str, EntryPoint]:
 
 
 TASKS = Registry("latentbench.tasks", "task")
+METRICS = Registry("latentbench.metrics", "recomputation of task")
+"""Summaries of a task's stored cells, without torch: each entry, named like its task, is a function of items,
+judgements, options and generator that returns metrics, curves and counts. `latentbench leaderboard check` computes with
+it again what a record says."""
+PUBLISHED = Registry("latentbench.published", "published form of task")
+"""Of tasks whose items tell more of texts than may be published: each entry, named like its task, is a function of a
+cell's items and options that returns items with the same summary. `latentbench submit` puts them through it."""
 JUDGES = Registry("latentbench.judges", "judge")
 RUBRICS = Registry("latentbench.rubrics", "rubric")
 """Rubrics of other packages: each entry is the path of a TOML file, as text or as a `Path`."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
+
+from latentbench.judging import STATUSES, Status
 
 __all__ = ["STATUSES", "Answer", "Path", "Status", "Usage"]
 
-Status = Literal[
-    "ok", "parse_failed", "refused", "truncated", "filtered", "transport_error", "over_budget", "missing"
-]
-"""Only "ok" has a verdict. "missing": a human's sheet or a store of replies has no answer to this question."""
-STATUSES: tuple[str, ...] = get_args(Status)
 Path = Literal["strict", "embedded", "anchored", "constrained", "computed", "rated", "merged"]
 """How a verdict was read: the reply is JSON of the schema; JSON was found in it; a line names the verdict; it was drawn
 from the menu by log-probabilities; it was computed; a person gave it; several judges' verdicts were merged."""
@@ -50,8 +47,8 @@ class Answer(NamedTuple):
     raw: str = ""
     """The reply as it came."""
     weights: list[float] | None = None
-    """What the judge gives each value of the menu, sum 1; for flags, the chance of the last value for each item. None
-    where it does not say."""
+    """What the judge gives each value of the menu, sum 1; for flags, the chance of the last value for each item; for
+    ratings, the mean of the menu by chance for each item. None where it does not say."""
     model: str = ""
     """The model that answered, as the server names it."""
     usage: Usage = Usage()

@@ -4,7 +4,7 @@ What is done to a text, in this order:
 
 1. repetition is collapsed: a judge that reads a loop may fall into it (seen in the replies that ship with GitHub
    technion-cs-nlp/saes-are-good-for-steering);
-2. the length is capped, head and tail kept;
+2. the length is capped, head and tail kept, and that of a context with all its marks once more;
 3. zero-width, bidirectional and control characters are written out, as `⟨U+200B⟩`;
 4. what looks like a delimiter, a chat marker, a highlight or a verdict label in brackets is replaced by look-alikes.
 
@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from latentbench_judges._marked import MarkedText
 __all__ = [
     "MAX_CHARACTERS",
     "NOTICE",
+    "blank",
     "collapse_repetition",
     "fenced",
     "harmless",
@@ -132,26 +134,68 @@ def _visible(character: str) -> str:
     return f"⟨U+{ord(character):04X}⟩"
 
 
-def marked_line(context: MarkedText) -> str:
-    """One context on one line, its active tokens between << and >>, all else harmless."""
-    pieces: list[str] = []
+class _Run(NamedTuple):
+    """Neighbouring tokens of a context that are all active, or all not, as they are shown."""
+
+    active: bool
+    shown: str
+
+    @property
+    def marked(self) -> str:
+        return f"<<{self.shown}>>" if self.active else self.shown
+
+
+def marked_line(context: MarkedText, limit: int = MAX_CHARACTERS) -> str:
+    """One context on one line, its active tokens between << and >>, all else harmless.
+
+    Args:
+        context: the context.
+        limit: characters of the whole line that are kept, marks included, head and tail.
+    """
+    runs: list[_Run] = []
     place, n = 0, len(context.tokens)
     while place < n:
         active, end = context.strengths[place] > 0, place
         while end < n and (context.strengths[end] > 0) == active:
             end += 1
         run = "".join(context.tokens[place:end])
-        pieces.append(_marked(run) if active else harmless(run))
+        runs += _marked(run) if active else [_Run(False, harmless(run))]
         place = end
-    return " ".join("".join(pieces).split())
+    return " ".join("".join(run.marked for run in _fitting(runs, limit)).split())
 
 
-def _marked(run: str) -> str:
-    """Active tokens with their marks, behind the white space that they begin with."""
-    if not run.strip():
-        return f"{run}<<{'⟨line break⟩' if chr(10) in run else '⟨space⟩'}>>"
+def _marked(run: str) -> list[_Run]:
+    """Active tokens, behind the white space that they begin with, which is not marked."""
     words = run.lstrip()
-    return f"{run[: len(run) - len(words)]}<<{harmless(words)}>>"
+    return [_Run(False, run[: len(run) - len(words)]), _Run(True, harmless(words) if words else blank(run))]
+
+
+def blank(text: str) -> str:
+    """What stands for a text of white space alone."""
+    return "⟨line break⟩" if "\n" in text else "⟨space⟩"
+
+
+def _fitting(runs: list[_Run], limit: int) -> list[_Run]:
+    """The runs, or three quarters of `limit` characters from their start and the rest from their end."""
+    if sum(len(run.marked) for run in runs) <= limit:
+        return runs
+    head = _first(runs, limit * 3 // 4)
+    backwards = _first([_Run(run.active, run.shown[::-1]) for run in runs[::-1]], limit - limit * 3 // 4)
+    tail = [_Run(run.active, run.shown[::-1]) for run in backwards[::-1]]
+    left_out = sum(len(run.shown) for run in runs) - sum(len(run.shown) for run in (*head, *tail))
+    return [*head, _Run(False, f"⟨{left_out} characters left out⟩"), *tail]
+
+
+def _first(runs: Sequence[_Run], room: int) -> list[_Run]:
+    """The first runs that have room, marks included, the last one cut."""
+    found = []
+    for run in runs:
+        kept = run._replace(shown=run.shown[: max(0, room - 4 * run.active)])
+        if run.shown and not kept.shown:
+            break
+        found.append(kept)
+        room -= len(kept.marked)
+    return found
 
 
 def fenced(lines: Sequence[str], nonce: str) -> str:

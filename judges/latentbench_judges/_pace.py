@@ -35,12 +35,15 @@ class Pace:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Wait for room, and for the end of a pause that the server asked for."""
-        while (wait := self._resume_at - self._clock()) > 0:
-            await asyncio.sleep(wait)
-        async with self._room:
-            await self._room.wait_for(lambda: self._running < max(1, int(self.limit)))
-            self._running += 1
+        """Wait for room, and for the end of a pause that the server asked for; who waits takes up no room."""
+        while True:
+            while (wait := self._resume_at - self._clock()) > 0:
+                await asyncio.sleep(wait)
+            async with self._room:
+                await self._room.wait_for(lambda: self._running < max(1, int(self.limit)))
+                if self._resume_at <= self._clock():  # a pause may have begun while this one waited for room
+                    self._running += 1
+                    break
         try:
             yield
         finally:

@@ -14,6 +14,7 @@ from jsonschema.exceptions import best_match
 
 from latentbench_judges._answer import Path, Status
 from latentbench_judges._question import Question
+from latentbench_judges.rubric import RATING
 
 __all__ = ["PARSER_VERSION", "Parsed", "parse", "read_reply"]
 
@@ -34,7 +35,7 @@ class Parsed(NamedTuple):
     status: Status
     """"ok", "parse_failed", "refused", "truncated" or "filtered"."""
     fields: dict[str, Any] | None = None
-    """The answer by property; only the verdict where a line named it."""
+    """The answer by property; only the verdict where a line named it. Of ratings the values alone, in order."""
     path: Path | None = None
     """How it was read."""
     reason: str | None = None
@@ -70,7 +71,7 @@ def parse(question: Question, raw: str) -> Parsed:
     if isinstance(whole, dict):
         wrong = _wrong(question, whole)
         return (
-            Parsed("ok", whole, "strict")
+            Parsed("ok", _plain(question, whole), "strict")
             if wrong is None
             else Parsed("parse_failed", reason=f"JSON of another form: {wrong}")
         )
@@ -86,7 +87,9 @@ def parse(question: Question, raw: str) -> Parsed:
         )
     sound = [found for found in embedded if _wrong(question, found) is None]
     if sound or anchored:
-        return Parsed("ok", sound[-1], "embedded") if sound else Parsed("ok", anchored[-1], "anchored")
+        if sound:
+            return Parsed("ok", _plain(question, sound[-1]), "embedded")
+        return Parsed("ok", anchored[-1], "anchored")
     return Parsed("parse_failed", reason="no verdict of the asked form" if raw.strip() else "an empty reply")
 
 
@@ -97,14 +100,28 @@ def _wrong(question: Question, answer: dict[str, Any]) -> str | None:
     verdict = answer[question.rubric.verdict]
     if question.count is not None and len(verdict) != question.count:
         return f"{len(verdict)} verdicts for {question.count} items"
+    if question.rubric.kind == "ratings":
+        number, value = RATING
+        for place, one in enumerate(verdict, start=1):
+            if type(one[number]) is not int or one[number] != place:
+                return f"item {place} is numbered {one[number]!r}"
+        verdict = [one[value] for one in verdict]
     # JSON schema takes true for 1 and 1.0 for 1; the menu's own value is what counts.
-    answers = verdict if question.rubric.kind == "flags" else [verdict]
+    answers = verdict if question.rubric.lists else [verdict]
     if question.rubric.menu and any(
         not any(one == known and type(one) is type(known) for known in question.rubric.menu)
         for one in answers
     ):
         return f"{verdict!r} is not on the menu {list(question.rubric.menu)}"
     return None
+
+
+def _plain(question: Question, answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer of the right form, ratings without their numbers."""
+    rubric = question.rubric
+    if rubric.kind != "ratings":
+        return answer
+    return {**answer, rubric.verdict: [one[RATING[1]] for one in answer[rubric.verdict]]}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from latentbench.errors import UserError
 from latentbench.identity import sha256_json
-from latentbench_judges._fence import NOTICE, fenced, harmless, marked_line
+from latentbench_judges._fence import NOTICE, blank, fenced, harmless, marked_line
 from latentbench_judges._marked import MarkedText
 from latentbench_judges.rubric import PLACE, Rubric
 
@@ -55,8 +55,8 @@ class Question:
 
     @property
     def count(self) -> int | None:
-        """Verdicts that a list of flags must have; None for one verdict."""
-        if self.rubric.kind != "flags":
+        """Values that a verdict must have which is a list; None for one verdict."""
+        if not self.rubric.lists:
             return None
         return max(len(one) for one in self.material.values() if not isinstance(one, str))
 
@@ -95,6 +95,6 @@ class Question:
 
     def _line(self, one: str | MarkedText) -> str:
         if isinstance(one, str):
-            return " ".join(harmless(one).split()) or "⟨empty⟩"
+            return " ".join(harmless(one).split()) or (blank(one) if one else "⟨empty⟩")
         before = f"[{max(one.strengths):.3g}] " if self.strengths else ""
         return before + marked_line(one)

@@ -32,12 +32,21 @@ class Price(BaseModel):
     """Tokens written, hidden reasoning included."""
     cached: float | None = Field(default=None, ge=0)
     """Tokens read that the server had cached; None: as those read."""
+    batch: float | None = Field(default=None, gt=0, le=1)
+    """What a question in a batch costs, as a share of these prices; None: not known, and counted in full."""
+    batch_source: str | None = None
+    """Where that is said."""
 
     def cost(self, usage: Usage) -> float:
         """Dollars."""
         cached = self.input if self.cached is None else self.cached
         fresh = usage.prompt - usage.cached
         return (fresh * self.input + usage.cached * cached + usage.completion * self.output) / 1e6
+
+    def in_batches(self) -> Price:
+        """The price of questions in batches; what the server had cached is counted as read, to be safe."""
+        share = 1.0 if self.batch is None else self.batch
+        return Price(input=self.input * share, output=self.output * share)
 
 
 class _Prices(BaseModel):
@@ -110,10 +119,14 @@ class Spending:
             return f"the cap of {tokens:,} tokens is reached ({self.tokens:,} spent)"
         if cost is not None and self.cost + self._held_cost + most.cost > cost:
             return f"the cap of {cost:g} dollars is reached ({self.cost:.4f} spent)"
+        self.take(most)
+        return None
+
+    def take(self, most: Bound) -> None:
+        """Take room for a call that is made already, whatever the caps."""
         self.calls += 1
         self._held_tokens += most.tokens
         self._held_cost += most.cost
-        return None
 
     def settle(self, most: Bound, spent: Bound) -> None:
         """A call is over: what it took is spent, the rest of what was held for it is free."""

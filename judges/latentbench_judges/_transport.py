@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from latentbench.errors import UserError
 from latentbench_judges._answer import Usage
+from latentbench_judges._faults import Passing, fault, retrying
 from latentbench_judges._pace import Pace
 from latentbench_judges._spending import Bound, Price, Spending, bound
 
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
     from latentbench_judges.openai_judge import OpenAIJudgeOptions
 
-__all__ = ["Failure", "Reply", "Transport"]
-
-_AGAIN = frozenset({408, 409, 425, 429})
-_NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-_KEY_LIKE = re.compile(r"\b(?:sk|key|pk|Bearer)[-_ ][A-Za-z0-9*_\-.]{6,}")
-_LONGEST_WAIT = 30.0
-_UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
-"""Faults before anything was sent."""
+__all__ = ["Failure", "Reply", "Transport", "most_of", "reply_of"]
 
 
 class Reply(NamedTuple):
@@ -51,15 +44,6 @@ class Failure(NamedTuple):
     """Whether a cap forbade the call; the server was at fault otherwise."""
     reason: str
     """In words."""
-
-
-class _Passing(Exception):
-    """A fault that may be over at the next try."""
-
-    def __init__(self, reason: str, retry_after: float | None = None, *, billed: bool = False) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
-        self.billed = billed  # whether the server may have worked, and charges for it
 
 
 class _OverBudget(Exception):
@@ -113,21 +97,14 @@ class Transport:
         """
         import tenacity
 
-        form = {"content": json.dumps(body.get("extra_body", ""))}  # the server reads the schema, too
-        most = bound([*body["messages"], form], self._options.max_tokens, self._price)
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(_Passing),
-            stop=tenacity.stop_after_attempt(self._options.attempts)
-            | tenacity.stop_before_delay(self._options.patience_seconds),
-            wait=_wait,
-            reraise=True,
-        )
+        most = most_of(body, self._options, self._price)
+        tries = retrying(tenacity.AsyncRetrying, self._options)
         try:
-            async for attempt in retrying:
+            async for attempt in tries:
                 with attempt:
                     return await self._once(body, most, note)
-        except _Passing as error:
-            return Failure(False, f"{error} (tried {retrying.statistics['attempt_number']} times)")
+        except Passing as error:
+            return Failure(False, f"{error} (tried {tries.statistics['attempt_number']} times)")
         except _OverBudget as error:
             return Failure(True, str(error))
         raise AssertionError("tenacity ends with a result or an exception")
@@ -146,7 +123,7 @@ class Transport:
                 if usage != Usage():  # a server that does not say is counted at the call's most
                     cost = 0.0 if self._price is None else self._price.cost(usage)
                     spent = Bound(usage.prompt + usage.completion, cost)
-            except _Passing as error:
+            except Passing as error:
                 outcome = "failed"
                 spent = most if error.billed else Bound(0, 0.0)
                 raise
@@ -172,80 +149,39 @@ class Transport:
         import openai
 
         try:
-            completion = await self._client.chat.completions.create(**body)
-        # "from None": a chained traceback would carry the server's words, and with them the key, into records.
-        except openai.APITimeoutError:
-            raise _Passing(
-                f"no answer within {self._options.timeout_seconds:g} seconds", billed=True
-            ) from None
-        except openai.APIConnectionError as error:
-            cause = type(error.__cause__).__name__ if error.__cause__ else "no reason given"
-            raise _Passing(f"connection failed: {cause}", billed=cause not in _UNSENT) from None
-        except openai.APIStatusError as error:
-            raise self._judged(error) from None
+            return reply_of(await self._client.chat.completions.create(**body))
         except (openai.APIError, ValueError) as error:
-            raise _Passing(f"the reply is no chat completion: {type(error).__name__}", billed=True) from None
-        try:
-            return _reply(completion)
-        except (TypeError, KeyError, AttributeError, IndexError) as error:
-            reason = f"the reply is no chat completion: {type(error).__name__}"
-            raise _Passing(reason, billed=True) from None
-
-    def _judged(self, error: Any) -> Exception:
-        """What a status means: try again, or tell the user."""
-        status, body = int(error.status_code), error.body
-        message = body.get("message") if isinstance(body, dict) else None
-        said = self.without_key(str(message or error.message))
-        if status == 429 and error.code in _NO_MONEY:
-            return UserError(f"the judge's server says that the account has no money left: {said}")
-        if status in _AGAIN or status >= 500:
-            after = _retry_after(error.response.headers)
-            if status == 429:
+            found = fault(error, self._options, self._key)
+            if isinstance(found, Passing) and found.throttled:
+                after = found.retry_after
                 self.pace.throttled(None if after is None else min(after, self._options.patience_seconds))
-            return _Passing(f"status {status}: {said[:200]}", after)
-        hints = {
-            401: "check the key",
-            403: "check the key and what it may do",
-            404: "check the judge's URL and the model's name",
-            400: "if it is about response_format, set the judge option schema_mode=prompt; if about max_tokens, "
-            "token_field=max_completion_tokens; if about temperature, temperature=none",
-        }
-        return UserError(
-            f"the judge's server at {self._options.url} refuses with status {status}: {said[:300]}; "
-            f"{hints.get(status, 'see what it says')}"
-        )
-
-    def without_key(self, text: str) -> str:
-        """A server's words, with the key and what looks like one struck out."""
-        return _KEY_LIKE.sub("[key]", text.replace(self._key, "[key]") if self._key else text)
+            raise found from None
 
 
-def _wait(state: Any) -> float:
-    """Seconds before the next try: what the server asks for, else exponential with full jitter."""
-    import tenacity
-
-    error = state.outcome.exception()
-    jitter = tenacity.wait_random_exponential(multiplier=0.5, max=_LONGEST_WAIT)(state)
-    return max(error.retry_after, jitter * 0.1) if error.retry_after is not None else jitter
+def most_of(body: Mapping[str, Any], options: OpenAIJudgeOptions, price: Price | None) -> Bound:
+    """The most that a request can take."""
+    form = {"content": json.dumps(body.get("extra_body", ""))}  # the server reads the schema, too
+    return bound([*body["messages"], form], options.max_tokens, price)
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header, or of OpenAI's in milliseconds; a date is read as no wish."""
-    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers[name]) * scale
-        except (KeyError, ValueError):
-            continue
-        if 0 <= seconds <= 3600:
-            return seconds
-    return None
+def reply_of(completion: Any) -> Reply:
+    """The parts of a chat completion; a server may leave any of them out.
+
+    Raises:
+        Passing: it is none, whatever the server calls it.
+    """
+    try:
+        return _reply(completion)
+    except (TypeError, KeyError, AttributeError, IndexError) as error:
+        reason = f"the reply is no chat completion: {type(error).__name__}"
+        raise Passing(reason, billed=True) from None
 
 
 def _reply(completion: Any) -> Reply:
     """The parts of a chat completion; a server may leave any of them out."""
     choices = getattr(completion, "choices", None)
     if not choices or getattr(choices[0], "message", None) is None:
-        raise _Passing("the reply is no chat completion: it has no choices")
+        raise Passing("the reply is no chat completion: it has no choices")
     message, usage = choices[0].message, getattr(completion, "usage", None)
     read = getattr(usage, "prompt_tokens_details", None)
     written = getattr(usage, "completion_tokens_details", None)

@@ -1,7 +1,8 @@
-"""`latentbench judge`: calibrate one, write a sheet for people, look at what was spent."""
+"""`latentbench judge`: calibrate one, write a sheet for people, look at what was spent and at what waits."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 from latentbench.cli import echo_json, echo_table
 
 if TYPE_CHECKING:
+    from latentbench_judges._batch_store import Batch
     from latentbench_judges.calibrate import Calibration
 
 __all__ = ["judge"]
@@ -205,3 +207,68 @@ def ledger(ledger: Path | None, as_json: bool) -> None:
             for row in rows
         ],
     )  # fmt: skip
+
+
+@judge.command("batches")
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    help="The judge's file of replies, beside which batches are noted. [default: the one in the cache folder]",
+)
+@click.option(
+    "--forget", metavar="ID", help="Forget a batch: its questions will be asked, and paid for, again."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def batches(cache: Path | None, forget: str | None, as_json: bool) -> None:
+    """List the batches that wait to be collected, with their state when they were last looked at.
+
+    The command that sent a batch collects it. Nothing is asked of a server here.
+    """
+    from latentbench.data import cache_root
+    from latentbench.errors import UserError
+    from latentbench_judges._batch_store import BatchStore, store_path
+
+    path = store_path(cache or cache_root() / "judges" / "replies.sqlite")
+    found = []
+    if path.is_file():
+        with BatchStore(path) as store:
+            if forget is not None:
+                for one in store.batches():
+                    if forget in (one.id, one.token):
+                        store.forget(one.token)
+                        click.echo(f"forgotten: {forget}, {one.waiting:,} questions")
+                        return
+            found = store.batches()
+    if forget is not None:
+        raise UserError(
+            f"no batch {forget!r} is noted in {path}: `latentbench judge batches` lists those that are"
+        )
+    rows = [_batch_row(one) for one in found]
+    if as_json:
+        echo_json(rows)
+        return
+    echo_table(
+        ("BATCH", "STATE", "QUESTIONS", "WAITING", "AGE", "MODEL", "SERVER"),
+        [
+            (
+                row["batch"], row["state"], f"{row['questions']:,}", f"{row['waiting']:,}",
+                f"{row['age_seconds'] / 3600:.1f} h", row["model"], row["url"],
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def _batch_row(one: Batch) -> dict[str, Any]:
+    """A batch as the command shows it; one that no server has confirmed goes by our own token."""
+    age = datetime.now(UTC) - datetime.fromisoformat(one.submitted)
+    return {
+        "batch": one.id or one.token,
+        "state": one.state,
+        "questions": one.questions,
+        "waiting": one.waiting,
+        "submitted": one.submitted,
+        "age_seconds": max(0, round(age.total_seconds())),
+        "model": one.model,
+        "url": one.url,
+    }

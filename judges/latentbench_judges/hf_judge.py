@@ -3,6 +3,9 @@
 The answer is written in the form of the rubric's schema: words are generated, and a choice is the value of the menu
 that the model finds likeliest at its place. So there is always a verdict on the menu, whether or not the model
 understood anything: calibrate it before you believe it (`latentbench judge calibrate hf:MODEL`).
+
+A list is written item by item, and the model reads all that stands before each: a text whose tokens are simulated is
+read once for every token of it. That is for a GPU; on a CPU ask for few.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,6 +24,7 @@ from latentbench.store import ResponseCache
 from latentbench_judges._answer import Answer
 from latentbench_judges._options import checked_options
 from latentbench_judges._question import Question
+from latentbench_judges.rubric import RATING
 
 if TYPE_CHECKING:
     from latentbench.lm import LM
@@ -123,9 +127,9 @@ class HfJudge:
 
     def _too_long(self, draft: _Draft) -> str | None:
         question, window = draft.question, self.lm.window
-        room = (
-            64 + self.options.words * len(question.rubric.schema_["properties"]) + 8 * (question.count or 1)
-        )
+        each = 16 if question.rubric.kind == "ratings" else 8
+        room = 64 + self.options.words * len(question.rubric.schema_["properties"])
+        room += each * (question.count or 1)
         length = len(self._ids(draft.text))
         if window is None or length + room <= window:
             return None
@@ -151,57 +155,62 @@ class HfJudge:
         return [draft.answer(self.options.model) for draft in drafts]
 
     def _list(self, drafts: Sequence[_Draft], name: str) -> None:
-        """A list of flags, one item after the other."""
+        """A list of flags or ratings, one item after the other."""
+        rubric = drafts[0].question.rubric
+        rated = rubric.kind == "ratings"
         found: list[list[tuple[Any, list[float]]]] = [[] for _ in drafts]
         for place in range(max(draft.question.count or 0 for draft in drafts)):
             open_ones = [n for n, draft in enumerate(drafts) if place < (draft.question.count or 0)]
             for n in open_ones:
                 drafts[n].text += ", " if place else "["
-            ends = ["]" if place + 1 == drafts[n].question.count else "," for n in open_ones]
-            chosen = self._chosen([drafts[n] for n in open_ones], drafts[0].question.rubric.menu, ends)
+                drafts[n].text += f'{{"{RATING[0]}": {place + 1}, "{RATING[1]}": ' if rated else ""
+            last = [place + 1 == drafts[n].question.count for n in open_ones]
+            ends = ["}" if rated else "]" if one else "," for one in last]
+            chosen = self._chosen([drafts[n] for n in open_ones], rubric.menu, ends, brief=rated)
             for n, one in zip(open_ones, chosen, strict=True):
-                drafts[n].text += json.dumps(one[0])
+                drafts[n].text += json.dumps(one[0]) + ("}" if rated else "")
                 found[n].append(one)
         for draft, ones in zip(drafts, found, strict=True):
             draft.text += "]"
             draft.fields[name] = [value for value, _ in ones]
-            draft.weights = [weights[-1] for _, weights in ones]
+            menu = [float(one) for one in rubric.menu] if rated else [0.0] * (len(rubric.menu) - 1) + [1.0]
+            draft.weights = [sum(a * b for a, b in zip(menu, weights, strict=True)) for _, weights in ones]
 
     def _chosen(
-        self, drafts: Sequence[_Draft], menu: Sequence[Any], ends: Sequence[str]
+        self, drafts: Sequence[_Draft], menu: Sequence[Any], ends: Sequence[str], *, brief: bool = False
     ) -> list[tuple[Any, list[float]]]:
         """The likeliest value of a menu behind each draft, and what each value gets.
 
         A value counts with what ends it, since 1 would otherwise win against every 10.
+
+        Args:
+            drafts: what stands before.
+            menu: the values.
+            ends: what follows a value, for each draft.
+            brief: whether a value counts only up to where no other begins like it, which needs fewer passes.
         """
         import torch
 
         rows: list[list[int]] = []
-        spans: list[tuple[int, int, list[list[int]]]] = []
+        trees: list[tuple[int, _Options]] = []
         for draft, end in zip(drafts, ends, strict=True):
-            options = [self._ids(draft.text + json.dumps(value) + end) for value in menu]
-            shared = _shared(options)
-            firsts = {tuple(ids[shared : shared + 1]) for ids in options}
-            if len(firsts) == len(menu) and () not in firsts:
-                spans.append(
-                    (len(rows), 1, [[ids[shared]] for ids in options])
-                )  # one pass tells them all apart
-                rows.append(options[0][:shared])
-            else:
-                spans.append((len(rows), len(menu), [ids[shared:] for ids in options]))
-                rows += [ids[:-1] for ids in options]
-        last = max(len(tail) for _, _, tails in spans for tail in tails)
+            options = _Options.of([self._ids(draft.text + json.dumps(value) + end) for value in menu], brief)
+            trees.append((len(rows), options))
+            rows += options.rows
+        last = max(len(row) + 1 - options.shared for _, options in trees for row in options.rows)
         logits = self.lm.forward(self.lm.batch(rows, side="left"), last_logits=last).logits
         assert logits is not None
         logs = logits.double().log_softmax(dim=-1).cpu()
         found = []
-        for start, count, tails in spans:
-            sums = []
-            for place, tail in enumerate(tails):
-                row = logs[start + (place if count > 1 else 0)]
-                sums.append(
-                    sum(float(row[row.shape[0] - len(tail) + n, token]) for n, token in enumerate(tail))
+        for first, options in trees:
+            sums = [
+                sum(
+                    # the last of the logits is about the token behind the row
+                    float(logs[first + row, last - 1 - len(options.rows[row]) + place, ids[place]])
+                    for place in range(options.shared, len(ids))
                 )
+                for ids, row in zip(options.ids, options.row_of, strict=True)
+            ]
             weights = torch.tensor(sums).softmax(dim=0).tolist()
             found.append((menu[max(range(len(menu)), key=lambda n: sums[n])], weights))
         return found
@@ -264,6 +273,40 @@ class _Draft:
             weights=self.weights,
             model=model,
         )
+
+
+class _Options(NamedTuple):
+    """The values of a menu behind a draft, as tokens, and the rows in which all of them can be read."""
+
+    ids: list[list[int]]
+    """Draft and value, for each value."""
+    shared: int
+    """Tokens that all begin with."""
+    rows: list[list[int]]
+    """Rows that the model reads; none is the beginning of another."""
+    row_of: list[int]
+    """The row that each value is read in."""
+
+    @classmethod
+    def of(cls, ids: list[list[int]], brief: bool) -> _Options:
+        shared = _shared(ids)
+        firsts = {tuple(one[shared : shared + 1]) for one in ids}
+        if brief or (len(firsts) == len(ids) and () not in firsts):
+            ids = [_told_apart(one, ids, shared) for one in ids]
+        rows: list[list[int]] = []
+        for one in sorted((one[:-1] for one in ids), key=len, reverse=True):
+            if not any(row[: len(one)] == one for row in rows):
+                rows.append(one)
+        row_of = [next(n for n, row in enumerate(rows) if row[: len(one) - 1] == one[:-1]) for one in ids]
+        return cls(ids, shared, rows, row_of)
+
+
+def _told_apart(one: list[int], all_of_them: Sequence[list[int]], shared: int) -> list[int]:
+    """A value up to the token that tells it from all others, or all of it."""
+    for end in range(shared + 1, len(one)):
+        if sum(other[:end] == one[:end] for other in all_of_them) == 1:
+            return one[:end]
+    return one
 
 
 def _shared(rows: Sequence[Sequence[int]]) -> int:

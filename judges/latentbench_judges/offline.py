@@ -1,12 +1,14 @@
 """Judge `offline`: rules, sentence embeddings and a small language model in place of an LLM judge; no network, no key.
 
-It answers four rubrics, each by a rule that can be read below:
+It answers five rubrics, each by a rule that can be read below:
 
 * monosemanticity: the largest share of contexts that have one marked word in common, or are close in meaning to one of
   them by all-MiniLM-L6-v2. It can't see what depends on grammar, on the place in a text or on spelling within a word,
   and takes a shared subject for a shared meaning of the marked token.
 * steering_concept: the share of sentences that are close in meaning to the concept's description.
 * steering_instruct: how close the text is to the instruction. A text that repeats the instruction scores high.
+* simulation: 10 on the tokens of words that the explanation holds, less on words close to it in meaning. It can't see
+  what depends on context, and has no rule for `explain`: the explanation is somebody else's.
 * steering_fluency: loops, then the mean surprisal of SmolLM2-135M. A model finds its own faults likely.
 
 Its thresholds were set once, by what similarities of unrelated and related English sentences usually are, not on the
@@ -47,6 +49,9 @@ _ANSWERS = ((0.4, 2), (0.25, 1))
 """Smallest cosine of text and instruction, by AxBench's score."""
 _SURPRISAL = ((5.0, 2), (6.0, 1))
 """Largest mean surprisal in nats per token, by AxBench's score."""
+_WORD = r"[^\W_]+"
+_SHORTEST = 3
+"""Letters of a word of an explanation that is looked for, at least."""
 _LOOPED = 0.5
 """Share of distinct three-word sequences below which a text is a loop."""
 
@@ -79,6 +84,7 @@ class OfflineJudge:
             "steering_concept": self._concept,
             "steering_instruct": self._instruct,
             "steering_fluency": self._fluency,
+            "simulation": self._simulation,
         }
 
     @classmethod
@@ -161,8 +167,22 @@ class OfflineJudge:
         score = next((score for most, score in _SURPRISAL if surprisal <= most), 0)
         return {"reason": f"{surprisal:.2f} nats a token", "score": score}
 
+    def _simulation(self, question: Question) -> dict[str, Any]:
+        explanation = str(question.material["explanation"])
+        tokens = [one for one in question.material["tokens"] if isinstance(one, str)]
+        words = _word_of_each(tokens)
+        known = {_stem(word) for word in re.findall(_WORD, explanation.lower()) if len(word) >= _SHORTEST}
+        others = sorted({word for word in words if word and _stem(word) not in known})
+        close = self._vectors(others) @ self._vectors([explanation])[0] if others else []
+        graded = (np.clip((np.asarray(close) - _RELATED) / (1 - _RELATED), 0, 1) * 10).round().astype(int)
+        value = dict(zip(others, graded.tolist(), strict=True))
+        return {
+            "reasons": f"words {', '.join(sorted(known)) or 'of no length'}, and what is close to them",
+            "activations": [10 if _stem(word) in known else value.get(word, 0) for word in words],
+        }
+
     def _vectors(self, texts: list[str]) -> NDArray[np.float32]:
-        return self._embed.embed(texts)
+        return self._embed.embed([_whole(text) for text in texts])
 
     @cached_property
     def _lm(self) -> LM:
@@ -174,7 +194,7 @@ class OfflineJudge:
         """Nats per token, the first one left out."""
         import torch
 
-        (ids,) = self._lm.tokenize([text], max_tokens=512)
+        (ids,) = self._lm.tokenize([_whole(text)], max_tokens=512)
         if len(ids) < 2:
             return 0.0
         logits = self._lm.forward(self._lm.batch([ids])).logits
@@ -185,6 +205,30 @@ class OfflineJudge:
 
 def _word(context: MarkedText) -> str:
     return re.sub(r"\W+", "", context.tokens[context.peak].lower()) or context.tokens[context.peak].strip()
+
+
+def _whole(text: str) -> str:
+    """The text without halves of characters, which no tokenizer takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _word_of_each(tokens: list[str]) -> list[str]:
+    """The word that each token is a part of, in lower case; "" for white space and punctuation."""
+    lower = [token.lower() for token in tokens]
+    text = "".join(lower)
+    at = [""] * (len(text) + 1)
+    for found in re.finditer(_WORD, text):
+        at[found.start() : found.end()] = [found[0]] * (found.end() - found.start())
+    words, start = [], 0
+    for token in lower:
+        words.append(next((word for word in at[start : start + len(token)] if word), ""))
+        start += len(token)
+    return words
+
+
+def _stem(word: str) -> str:
+    """A word without the ending of a plural."""
+    return word.removesuffix("es") if word.endswith("ches") else word.removesuffix("s")
 
 
 def _sentences(text: str) -> list[str]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -21,10 +23,13 @@ from latentbench.data import cache_root
 from latentbench.errors import UserError, nearest
 from latentbench_judges._answer import Answer
 from latentbench_judges._asking import Asking
+from latentbench_judges._batch import batched
+from latentbench_judges._batch_wire import Wire
+from latentbench_judges._faults import Passing
 from latentbench_judges._options import checked_options
 from latentbench_judges._parse import PARSER_VERSION
 from latentbench_judges._question import Question
-from latentbench_judges._spending import Ledger, Spending, estimate_tokens, load_prices
+from latentbench_judges._spending import Bound, Ledger, Price, Spending, estimate_tokens, load_prices
 
 __all__ = ["OpenAIJudge", "OpenAIJudgeOptions"]
 
@@ -89,6 +94,17 @@ class OpenAIJudgeOptions(BaseModel):
     """Cap on the dollars of one run; needs a price of the model."""
     prices: Path | None = None
     """Prices of models, see `prices.toml` in this package."""
+    batch: bool = False
+    """Ask in batches: at the price of batches, within a day. Cache and identity are those of live calls."""
+    batch_poll_s: float = Field(default=60.0, gt=0)
+    """Seconds between two looks at the batches under way; the pause grows to five times as much."""
+    batch_wait_s: float | None = Field(default=None, ge=0)
+    """Seconds to wait for batches. What is not back then is missing, and the same command collects it; 0 sends the
+    questions and goes on with the next cell. None waits for all."""
+    batch_requests: int = Field(default=50_000, ge=1, le=50_000)
+    """Questions of a batch, at most."""
+    batch_bytes: int = Field(default=100_000_000, ge=1, le=200_000_000)
+    """Size of the file of a batch, at most; a single question that is larger goes alone."""
     cache: Path | None = None
     """SQLite file of replies; None takes one in the project's cache folder."""
     ledger: Path | None = None
@@ -118,7 +134,8 @@ class OpenAIJudge:
             ) from error
         self.key = _key(options)
         """The secret key: never to be written or shown."""
-        self.price = load_prices(options.prices).get(options.model)
+        self.price = _price(options)
+        """Dollars per token as they are asked for, live or in batches; None if not known."""
         if options.max_cost is not None and self.price is None:
             raise UserError(
                 f"max_cost is set, and no price of {options.model!r} is known: put it in a file and name that as the "
@@ -128,6 +145,7 @@ class OpenAIJudge:
         self.ledger = Ledger(options.ledger or cache_root() / "judges" / "ledger.jsonl")
         self.cache = options.cache or cache_root() / "judges" / "replies.sqlite"
         """File of replies."""
+        self._held: dict[str, Bound] = {}  # by key, what batches under way hold under the caps
 
     @classmethod
     def make(cls, argument: str, options: Mapping[str, Any]) -> OpenAIJudge:
@@ -140,15 +158,20 @@ class OpenAIJudge:
         Raises:
             UserError: an option is unknown or wrong; see also the class.
         """
-        if not argument:
-            raise UserError(
-                "the judge 'openai' needs a model: openai:MODEL, such as openai:gpt-4o-mini-2024-07-18"
-            )
-        if "model" in options:
-            raise UserError(
-                "the judge 'openai' takes its model from its name, openai:MODEL, and not as an option"
-            )
-        return cls(checked_options(OpenAIJudgeOptions, {"model": argument, **options}, "openai"))
+        return cls(_options(argument, options))
+
+    @classmethod
+    def price_of(cls, argument: str, options: Mapping[str, Any]) -> Price | None:
+        """What such a judge would cost a token; needs no key.
+
+        Args:
+            argument: the model.
+            options: see `OpenAIJudgeOptions`.
+
+        Raises:
+            UserError: an option is unknown or wrong.
+        """
+        return _price(_options(argument, options))
 
     def identity(self) -> dict[str, Any]:
         """Everything that can change a verdict; rubrics are named by the task."""
@@ -169,11 +192,18 @@ class OpenAIJudge:
         }
 
     def preflight(self) -> None:
-        """Ask the server for its models before anything is measured; costs nothing.
+        """Ask the server for its models, and for its batches if it shall have any, before anything is measured.
+
+        Costs nothing.
 
         Raises:
-            UserError: the server can't be reached, refuses the key, or does not know the model.
+            UserError: the server can't be reached, refuses the key, does not know the model, or has no batches.
         """
+        self._knows_model()
+        if self.options.batch:
+            self._has_batches()
+
+    def _knows_model(self) -> None:
         import openai
 
         client = openai.OpenAI(api_key=self.key, base_url=self.options.url, max_retries=2, timeout=20)
@@ -197,6 +227,18 @@ class OpenAIJudge:
                 + (", ..." if len(known) > len(close) else "")
             )
 
+    def _has_batches(self) -> None:
+        """Ask the server whether it has batches.
+
+        Raises:
+            UserError: it has none, or does not answer.
+        """
+        with closing(Wire(self.options, self.key)) as wire:
+            try:
+                wire.check()
+            except Passing as error:
+                raise UserError(f"{self.options.url} does not say whether it has batches: {error}") from None
+
     def tokens(self, question: Question) -> tuple[int, int]:
         """Tokens read and written for a question, roughly, for `plan`."""
         read = sum(estimate_tokens(one["content"]) + 8 for one in question.plain_messages)
@@ -205,11 +247,15 @@ class OpenAIJudge:
     def answers(self, questions: Iterable[Question]) -> Iterator[Answer]:
         """An answer to every question, in the order in which they are there.
 
-        Stop taking them, and what is under way is given up; what was answered is stored.
+        Stop taking them, and what is under way is given up; what was answered is stored. Batches go on: see
+        `latentbench_judges._batch`.
 
         Raises:
             UserError: the server refuses what no further try would mend.
         """
+        if self.options.batch:
+            yield from batched(self, questions, self._held)
+            return
         found: queue.SimpleQueue[Answer | BaseException | None] = queue.SimpleQueue()
         run = Asking(self, questions, found.put)
         thread = threading.Thread(target=run.main, name="judge", daemon=True)
@@ -222,6 +268,25 @@ class OpenAIJudge:
         finally:
             run.stop()
             thread.join()
+
+
+def _options(argument: str, options: Mapping[str, Any]) -> OpenAIJudgeOptions:
+    if not argument:
+        raise UserError(
+            "the judge 'openai' needs a model: openai:MODEL, such as openai:gpt-4o-mini-2024-07-18"
+        )
+    if "model" in options:
+        raise UserError(
+            "the judge 'openai' takes its model from its name, openai:MODEL, and not as an option"
+        )
+    return checked_options(OpenAIJudgeOptions, {"model": argument, **options}, "openai")
+
+
+def _price(options: OpenAIJudgeOptions) -> Price | None:
+    known = load_prices(options.prices)
+    # A dated snapshot costs what its model does, unless the file says otherwise.
+    price = known.get(options.model) or known.get(re.sub(r"-\d{4}-\d{2}-\d{2}$", "", options.model))
+    return price.in_batches() if price is not None and options.batch else price
 
 
 def _key(options: OpenAIJudgeOptions) -> str:

@@ -128,11 +128,11 @@ class PanelJudge:
         rubric = question.rubric
         if rubric.kind == "text":
             return verdicts[0]  # words can't be merged: those of the first member that gave any
-        if rubric.kind == "flags":
-            return [_vote([one[place] for one in verdicts]) for place in range(question.count or 0)]
-        if rubric.kind == "choice" and rubric.scale is not None and self.options.merge == "mean":
-            return sum(verdicts) / len(verdicts)
-        return _vote(verdicts)
+        averaged = rubric.scale is not None and rubric.kind != "flags" and self.options.merge == "mean"
+        merge = _mean if averaged else _vote
+        if rubric.lists:
+            return [merge(list(given)) for given in zip(*verdicts, strict=True)]
+        return merge(verdicts)
 
 
 def _categories(question: Question, given: Iterable[Answer]) -> dict[str, Any]:
@@ -143,6 +143,10 @@ def _categories(question: Question, given: Iterable[Answer]) -> dict[str, Any]:
         if name != question.rubric.verdict and "enum" in form and values:
             found[name] = _vote(values)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _mean(values: list[Any]) -> Any:
+    return sum(values) / len(values)
 
 
 def _vote(values: list[Any]) -> Any:

@@ -20,11 +20,13 @@ from latentbench.errors import UserError, unknown_name
 from latentbench.identity import sha256_json
 from latentbench.registry import RUBRICS
 
-__all__ = ["PLACE", "Rubric", "load_rubric", "rubric_names"]
+__all__ = ["PLACE", "RATING", "Rubric", "load_rubric", "rubric_names"]
 
 _FOLDER = Path(__file__).parent / "rubrics"
 PLACE = re.compile(r"\{([a-z_]+)\}")
 """A place holder in a rubric's text."""
+RATING = ("n", "value")
+"""Properties of each item of ratings in a reply: its number, counted from 1, and the value of the menu."""
 
 
 class Rubric(BaseModel):
@@ -42,14 +44,16 @@ class Rubric(BaseModel):
     """Where the question comes from."""
     verdict: str = "score"
     """The schema's property that holds the verdict; the last one."""
-    kind: Literal["choice", "flags", "text"]
-    """"choice": one value of the menu. "flags": a list with one value of the menu for each item. "text": words."""
+    kind: Literal["choice", "flags", "ratings", "text"]
+    """"choice": one value of the menu. "flags": a list with one value of the menu for each item. "ratings": the same,
+    with numbers on a scale, for lists so long that an item might be skipped unnoticed: the reply holds the number of
+    each item, too (see `RATING`). "text": words."""
     menu: tuple[int | str, ...] = ()
     """What a verdict may be; empty for words."""
     direction: Literal["higher", "lower", "none"]
     """Which end of the scale is better."""
     scale: tuple[float, float] | None = None
-    """Lowest and highest score of a numeric choice."""
+    """Lowest and highest score of a numeric choice, or of each rating."""
     system: str
     """Standing instruction."""
     user: str
@@ -82,7 +86,9 @@ class Rubric(BaseModel):
         return self
 
     def _menu_agrees(self, verdict: dict[str, Any]) -> None:
-        listed = verdict.get("items", {}) if self.kind == "flags" else verdict
+        listed = verdict.get("items", {}) if self.lists else verdict
+        if self.kind == "ratings":
+            listed = self._rating_agrees(listed)
         if self.kind == "text":
             if self.menu:
                 raise ValueError("a rubric whose verdict is words has no menu")
@@ -99,6 +105,21 @@ class Rubric(BaseModel):
             outside = [one for one in self.menu if isinstance(one, str) or not low <= one <= high]
             if outside:
                 raise ValueError(f"the menu holds {outside}, outside the scale {low:g} to {high:g}")
+
+    def _rating_agrees(self, item: dict[str, Any]) -> dict[str, Any]:
+        if set(item.get("properties", {})) != set(RATING) or set(item.get("required", [])) != set(RATING):
+            raise ValueError(
+                f"an item of ratings has the required properties {' and '.join(RATING)}, and no other"
+            )
+        if self.scale is None:
+            raise ValueError("ratings need a scale, the lowest and the highest number of the menu")
+        rating: dict[str, Any] = item["properties"][RATING[1]]
+        return rating
+
+    @property
+    def lists(self) -> bool:
+        """Whether the verdict is a list, with one value of the menu for each item."""
+        return self.kind in ("flags", "ratings")
 
     @cached_property
     def validator(self) -> Draft202012Validator:

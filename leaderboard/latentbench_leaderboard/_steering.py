@@ -108,15 +108,17 @@ def steering_book(subject: Subject) -> SteeringBook | None:
 def _book(entry: Entry) -> SteeringBook:
     by_concept: dict[str, dict[str, Mapping[str, Any]]] = {}
     unscored: dict[str, str] = {}
+    config: Any = entry.record.cell.task.get("config") or {}
+    first = (config.get("methods") or ["contrast"])[0]
     for number, item in enumerate(items_of_kind(entry.measured, "generation")):
-        if item.get("direction", "latent") == "latent":
+        if item.get("method", first) == first:
             by_concept.setdefault(str(item.get("concept", "")), {})[str(item.get("id", number))] = item
     for item in items_of_kind(entry.measured, "scorer"):
         if item.get("kept") is False:
             weak = f"text classifier too weak (held-out AUROC {_number(item.get('auroc'))})"
             unscored[str(item.get("concept", ""))] = weak
     for item in items_of_kind(entry.measured, "choice"):
-        if not item.get("latents"):
+        if item.get("method", first) == first and not item.get("latents"):
             unscored[str(item.get("concept", ""))] = clip(str(item.get("reason") or "no latent chosen"), 200)
     concepts = [
         _concept(i, name, list(by_concept[name].values())) for i, name in enumerate(sorted(by_concept))

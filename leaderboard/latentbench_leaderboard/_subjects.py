@@ -16,6 +16,7 @@ from latentbench.identity import sha256_json
 from latentbench.store import CellFolder, Metric, ResultsFolder, RunRecord
 from latentbench_leaderboard._calibration import calibration_text, load_calibrations
 from latentbench_leaderboard._format import clip, short_sha, slug
+from latentbench_leaderboard.bundles import Tier, lowest, read_tiers, tiers_path
 
 __all__ = ["Entry", "Subject", "items_of_kind", "judge_label", "load_subjects", "task_name"]
 
@@ -70,6 +71,8 @@ class Subject:
     """Mode and target L0."""
     entries: tuple[Entry, ...]
     """Its cells, by task, judge and seed."""
+    tier: str = ""
+    """How far its weakest number is proved, "checked" or "reproduced"; empty where no `tiers.json` says anything."""
 
     @property
     def control(self) -> bool:
@@ -123,7 +126,8 @@ def load_subjects(results: Path) -> tuple[list[Subject], int]:
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(_row_key(entry.record), []).append(entry)
-    subjects = [_subject(key, group) for key, group in groups.items()]
+    tiers = _tiers(results)
+    subjects = [_with_tier(_subject(key, group), tiers) for key, group in groups.items()]
     subjects.sort(key=lambda subject: (subject.name.casefold(), subject.key))
     return _unique(subjects), len(cells) - len(finished)
 
@@ -188,6 +192,19 @@ def _subject(key: str, entries: list[Entry]) -> Subject:
             card["control"] = entry.record.labels["control"]
     name = clip(str(_label(entries, "dictionary") or card.get("name") or short_sha(card.get("sha256", key))))
     return Subject(key, slug(name, key), name, card, first.cell.lm, first.cell.sparsity, tuple(entries))
+
+
+def _tiers(results: Path) -> dict[str, Tier] | None:
+    path = tiers_path(results)
+    return read_tiers(path) if path.is_file() else None
+
+
+def _with_tier(subject: Subject, tiers: Mapping[str, Tier] | None) -> Subject:
+    if tiers is None:
+        return subject
+    return replace(
+        subject, tier=lowest(tiers.get(entry.record.key, "self-reported") for entry in subject.entries)
+    )
 
 
 def _label(entries: Iterable[Entry], name: str) -> str | None:

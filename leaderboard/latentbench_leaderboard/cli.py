@@ -7,12 +7,18 @@ from pathlib import Path
 
 import click
 
+from latentbench_leaderboard.cli_bundles import add, check, diff, push, verify
+
 __all__ = ["leaderboard"]
 
 
 @click.group()
 def leaderboard() -> None:
-    """Build the static leaderboard site."""
+    """Build the static leaderboard site, and check what is submitted to it."""
+
+
+for _command in (check, verify, add, diff, push):
+    leaderboard.add_command(_command)
 
 
 @leaderboard.command()

@@ -115,22 +115,23 @@ class LatentContextsTask(Task):
             text, context = text_and_context(
                 setup.lm.tokenizer, row, window, peak.column, peak.around, latent, row.document in stream.free
             )
-            yield text
+            yield text | {"unmeasured": _unmeasured(setup, window)}
             contexts["positives"].append(context | {"activation": peak.strength, "split": split})
             if partner is None:
                 continue
             document, matched = partner
             row, column = _random_token(stream.of_document[document], window, setup.tokens.skip_first, rng)
+            window = _window(row, column, window.end - window.start)
             text, context = text_and_context(
                 setup.lm.tokenizer,
                 row,
-                _window(row, column, window.end - window.start),
+                window,
                 column,
                 {},
                 latent,
                 document in stream.free,
             )
-            yield text
+            yield text | {"unmeasured": _unmeasured(setup, window)}
             contexts["negatives"].append(context | {"activation": 0.0, "split": split, "matched": matched})
         yield {"kind": "latent", "id": str(latent), "latent": latent, "n_documents": len(found), **contexts}
 
@@ -245,6 +246,11 @@ class _Stream(NamedTuple):
 def _window(row: TokenRow, column: int, size: int) -> Window:
     start = int(centred_starts(column, row.special, len(row.ids), size))
     return Window(start, min(start + size, len(row.ids)))
+
+
+def _unmeasured(setup: CellSetup, window: Window) -> int:
+    """Tokens at the start of a context on which no latent is measured: there 0 does not mean that it is silent."""
+    return max(0, setup.tokens.skip_first - window.start)
 
 
 def _random_token(

@@ -22,6 +22,7 @@ from dictionaries import encoding_child, measure_decoding, measure_encoding, mea
 from influence import gradient_child, measure_gradient_memory, measure_influence
 from judging import measure_judging
 from passes import measure_core, measure_memory, measure_steering, measure_watching, memory_child
+from steering import measure_grid
 from timing import CONTEXT, ROWS, Bench
 
 from latentbench.data import load_corpus, token_rows
@@ -31,6 +32,7 @@ BENCHED = {
     "watching": measure_watching,
     "core": measure_core,
     "steering": measure_steering,
+    "grid": measure_grid,
     "decoding": measure_decoding,
     "routing": measure_routing,
     "training": measure_training,
@@ -42,6 +44,7 @@ MEASURES = (
     "watching",
     "core",
     "steering",
+    "grid",
     "decoding",
     "routing",
     "influence",

@@ -21,6 +21,8 @@ TARGETS = {
     "core": 1.1,
     "steering": 0.9,
     "steering_add_vector": 0.9,
+    "steering_grid": 0.9,
+    "steering_grid_axbench": 2.5,
     "sparse_decode": 20.0,
     "routesae_training": 1 / 1.15,
     "gradsae": 1 / 3,

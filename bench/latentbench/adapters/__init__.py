@@ -19,8 +19,10 @@ from latentbench.adapters._edit_latents import (
     EditLatents,
     LatentChange,
     changed_codes,
+    clean_route,
     latent_edits,
     observed_sites,
+    passing_codes,
 )
 from latentbench.adapters._fitted_controls import mean_control, pca_control, random_directions, untrained
 from latentbench.adapters._format import Format, LoadOptions
@@ -61,6 +63,7 @@ from latentbench.adapters._splice import (
     written_masks,
 )
 from latentbench.adapters._transforms import InputTransform, Transformed
+from latentbench.adapters._units import unit_scale, unit_sites
 
 __all__ = [
     "CONTROL_SCHEMES",
@@ -99,6 +102,7 @@ __all__ = [
     "calibrate",
     "changed_codes",
     "check_fits",
+    "clean_route",
     "codes_from_dense",
     "codes_from_topk",
     "concat_codes",
@@ -108,6 +112,7 @@ __all__ = [
     "load_dictionary",
     "mean_control",
     "observed_sites",
+    "passing_codes",
     "pca_control",
     "permuted_decoder",
     "random_codes",
@@ -120,6 +125,8 @@ __all__ = [
     "splice_edits",
     "steering_edits",
     "steering_rows",
+    "unit_scale",
+    "unit_sites",
     "untrained",
     "with_k",
     "with_prefix",

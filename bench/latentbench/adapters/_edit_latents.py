@@ -23,6 +23,7 @@ __all__ = [
     "clean_route",
     "latent_edits",
     "observed_sites",
+    "passing_codes",
 ]
 
 
@@ -96,8 +97,8 @@ def clean_route(view: EditView, dictionary: RouteSae) -> tuple[Tensor, Tensor]:
     """
     name = f"route:{id(dictionary)}"
     if name not in view.memo:
-        acts = {site: view.observed[site].flatten(0, 1) for site in dictionary.reads}
-        route, probability = dictionary.route(dictionary.gather(acts))
+        acts = {site: view.observed[site].flatten(0, 1) for site in dictionary.pools}
+        route, probability = dictionary.route(dictionary.placed(acts))
         view.memo[name] = route.view(view.real.shape).to(view.real.device)
         view.memo[f"{name}:probability"] = probability.view(view.real.shape).to(view.real.device)
     return view.memo[name], view.memo[f"{name}:probability"]
@@ -105,16 +106,42 @@ def clean_route(view: EditView, dictionary: RouteSae) -> tuple[Tensor, Tensor]:
 
 def observed_sites(dictionary: Dictionary) -> tuple[Site, ...]:
     """What edits must see of the unedited model: nothing if the dictionary writes where it reads, else its reads."""
+    if isinstance(dictionary, RouteSae):
+        return dictionary.pools
     return () if dictionary.reads == dictionary.writes and len(dictionary.reads) == 1 else dictionary.reads
+
+
+def passing_codes(
+    dictionary: Dictionary, site: Site, current: Tensor, view: EditView, index: Tensor
+) -> Codes:
+    """Codes of some tokens of a running pass.
+
+    A dictionary that writes where it reads encodes what arrives; RouteSAE encodes that under the unedited model's
+    route; crosscoders and transcoders take their codes from the unedited model.
+
+    Args:
+        dictionary: any; the pass observes its `observed_sites`.
+        site: one that it writes; for RouteSAE the one that the tokens are routed to.
+        current: `Float[Tensor, "n d"]`, their activations there.
+        view: of the pass.
+        index: `Int64[Tensor, "n"]`, their flat index (row * pos_count + pos).
+    """
+    if isinstance(dictionary, RouteSae):
+        route, probability = (value.flatten()[index] for value in clean_route(view, dictionary))
+        context = {
+            "route": route.to(dictionary.device),
+            "route_probability": probability.to(dictionary.device),
+        }
+        return dictionary.encode_at(site, current, context)
+    observed = observed_sites(dictionary)
+    if not observed:
+        return dictionary.encode({site: current})
+    return dictionary.encode({seen: view.observed[seen].flatten(0, 1)[index] for seen in observed})
 
 
 @dataclass(frozen=True, eq=False)
 class EditLatents(Edit):
-    """Splice a dictionary in at one site with its codes changed.
-
-    A dictionary that writes where it reads encodes what arrives; RouteSAE re-encodes it at the site that the unedited
-    model's router chose; crosscoders and transcoders take their codes from the unedited model.
-    """
+    """Splice a dictionary in at one site with its codes changed; `passing_codes` says which codes those are."""
 
     site: Site
     dictionary: Dictionary
@@ -137,7 +164,7 @@ class EditLatents(Edit):
 
     def apply(self, hidden: Tensor, view: EditView) -> Tensor:
         """See `Edit.apply`."""
-        if len(self.changes) != len(hidden):
+        if view.rows is None and len(self.changes) != len(hidden):
             raise AdapterError(f"{len(self.changes)} changes for {len(hidden)} rows: one for each row")
         spliced = view.selected(self.phases, self.skip_first, None)
         if isinstance(self.dictionary, RouteSae):
@@ -149,37 +176,22 @@ class EditLatents(Edit):
         if not len(index):
             return hidden
         flat = hidden.flatten(0, 1)
-        codes = self._codes(flat[index], view, index)
-        after = changed_codes(
-            codes, index // hidden.shape[1], self.changes, changed.flatten()[index].to(codes.latents.device)
-        )
+        codes = passing_codes(self.dictionary, self.site, flat[index], view, index)
+        rows = index // hidden.shape[1]
+        if view.rows is not None:
+            rows = view.rows[rows]
+        after = changed_codes(codes, rows, self.changes, changed.flatten()[index].to(codes.latents.device))
         written = self.dictionary.decode(after)[self.site].values.to(flat)
         if self.keep_error:
             written = flat[index] + written - self.dictionary.decode(codes)[self.site].values.to(flat)
         return flat.index_copy(0, index, written).view_as(hidden)
-
-    def _codes(self, current: Tensor, view: EditView, index: Tensor) -> Codes:
-        """Unchanged codes of the tokens at a flat index."""
-        dictionary = self.dictionary
-        if isinstance(dictionary, RouteSae):
-            route, probability = (value.flatten()[index] for value in clean_route(view, dictionary))
-            context = {
-                "route": route.to(dictionary.device),
-                "route_probability": probability.to(dictionary.device),
-            }
-            return dictionary.encode_at(self.site, current, context)
-        if not self.observes:
-            return dictionary.encode({self.site: current})
-        return dictionary.encode({site: view.observed[site].flatten(0, 1)[index] for site in self.observes})
 
 
 def _chosen(view: EditView, tokens: ChangedTokens) -> Tensor:
     """`Bool[Tensor, "row pos"]`: the columns that a setting means."""
     if tokens == "all":
         return torch.ones_like(view.generated)
-    following = torch.ones_like(view.generated)
-    following[:, :-1] = view.generated[:, 1:]
-    last = following & ~view.generated
+    last = view.prompt_last()
     return last if tokens == "prompt_last" else last | view.generated
 
 

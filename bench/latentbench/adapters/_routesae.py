@@ -139,11 +139,16 @@ class RouteSae(Dictionary):
         """See `Dictionary`."""
         return self.sae.dtype
 
+    @property
+    def pools(self) -> tuple[Site, ...]:
+        """Sites that the router sees when it steers: those that it routes over."""
+        return self.reads
+
     def route(self, acts: Mapping[Site, Tensor]) -> tuple[Tensor, Tensor]:
         """Routed site (index into `reads`) and its probability for every token.
 
         Args:
-            acts: `Float[Tensor, "token d"]` at every routed site.
+            acts: `Float[Tensor, "token d"]` at every site of `pools`.
         """
         stacked = torch.stack([self.sae.transform.apply(acts[site]).acts for site in self.reads])
         return route_tokens(stacked, self.router, self.pooling, self.routing)

@@ -12,6 +12,7 @@ from latentbench.adapters._codes import Codes
 from latentbench.adapters._dictionary import Dictionary
 from latentbench.adapters._edit_latents import clean_route
 from latentbench.adapters._routesae import RouteSae
+from latentbench.adapters._units import unit_scale, unit_sites
 from latentbench.errors import AdapterError
 from latentbench.lm import BOTH_PHASES, Edit, EditView, MapActivation, Phase, Site
 
@@ -95,6 +96,8 @@ def _re_encoded(
 class SteerLatent(Edit):
     """Add a direction of the dictionary's space, scaled to raw units token by token, at one site.
 
+    What is added is what `decode` changes by, the route's probability of a `corrected` RouteSAE included.
+
     With a router, only tokens routed to this site are changed; the route comes from a shadow pass of the
     unedited model, which must run ahead because a token's route depends on layers behind the first routed
     one.
@@ -112,8 +115,8 @@ class SteerLatent(Edit):
 
     @property
     def observes(self) -> tuple[Site, ...]:  # type: ignore[override]
-        """The router's sites."""
-        return self.dictionary.reads if isinstance(self.dictionary, RouteSae) else ()
+        """See `unit_sites`."""
+        return unit_sites(self.dictionary, self.site)
 
     def apply(self, hidden: Tensor, view: EditView) -> Tensor:
         """See `Edit.apply`."""
@@ -122,8 +125,9 @@ class SteerLatent(Edit):
             chosen = chosen & (
                 clean_route(view, self.dictionary)[0] == self.dictionary.reads.index(self.site)
             )
-        scale = self.dictionary.raw_scale(self.site, hidden)
-        change = scale * self.vectors.to(device=hidden.device, dtype=hidden.dtype)[:, None, :]
+        scale = unit_scale(self.dictionary, self.site, hidden, view).to(hidden.dtype)
+        vectors = view.take(self.vectors.to(device=hidden.device, dtype=hidden.dtype))
+        change = scale * vectors[:, None, :]
         return hidden + change * chosen[..., None].to(hidden.dtype)
 
 

@@ -47,7 +47,10 @@ _BUILT_IN = {
 }
 _KNOWN_HELP = {
     "compare": "Compare two families of dictionaries over their training runs.",
-    "leaderboard": "Build the static leaderboard site.",
+    "export": "Write results as CSV, Parquet, Markdown, LaTeX, and for other projects.",
+    "judge": "Calibrate judges, and ask people in their place.",
+    "leaderboard": "Build the static leaderboard site, and check what is submitted to it.",
+    "submit": "Pack results into a bundle that a leaderboard can check.",
 }
 """Help of our own entry-point commands: their modules are not imported for a list."""
 
@@ -120,8 +123,9 @@ def _run(args: Sequence[str] | None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as error:
+        said = str(error if isinstance(error, KeyboardInterrupt) else error.__cause__ or "")
+        click.echo(f"interrupted{f': {said}' if said else ''}", err=True)
         return 130
     except UserError as error:
         click.echo(f"error: {_one_line(error)}", err=True)

@@ -6,6 +6,7 @@ from latentbench.lm._generate import Generation
 from latentbench.lm._layouts import BlockLayout, Tap, find_layout
 from latentbench.lm._lm import LM, Forward
 from latentbench.lm._load import DTYPES, load_lm
+from latentbench.lm._order import generation_batches
 from latentbench.lm._sites import KINDS, Site
 from latentbench.lm._tokens import TokenBatch, make_batch
 
@@ -27,6 +28,7 @@ __all__ = [
     "Tap",
     "TokenBatch",
     "find_layout",
+    "generation_batches",
     "load_lm",
     "make_batch",
 ]

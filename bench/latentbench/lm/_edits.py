@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.nn import functional
 
+from latentbench.errors import UserError
 from latentbench.lm._sites import Site
 
 __all__ = ["BOTH_PHASES", "AddVector", "Edit", "EditView", "MapActivation", "Phase"]
@@ -35,8 +36,27 @@ class EditView:
     observed: Mapping[Site, Tensor]
     """Activations of the shadow pass, `Float[Tensor, "row pos d"]`, at the sites that edits asked to
     observe."""
-    memo: dict[str, Tensor]
+    memo: dict[str, Any]
     """Scratch space shared by the edits of one forward pass, empty at its start."""
+    prompt_goes_on: bool = False
+    """Whether prompt tokens follow behind this chunk."""
+    rows: Tensor | None = None
+    """`Int64[Tensor, "row"]`, ascending: which rows of the batch these are. None while all of them are here; rows that
+    have ended may leave a batch that is generated."""
+
+    def take(self, per_row: Tensor) -> Tensor:
+        """The rows that are here, out of a tensor with one row for each of the batch, or one for all of them.
+
+        Raises:
+            UserError: it has another number of rows.
+        """
+        if self.rows is not None:
+            return per_row if len(per_row) == 1 else per_row[self.rows.to(per_row.device)]
+        if len(per_row) not in (1, len(self.real)):
+            raise UserError(
+                f"an edit speaks of {len(per_row)} rows, but the batch has {len(self.real)}: give it one for each"
+            )
+        return per_row
 
     def selected(self, phases: frozenset[Phase], skip_first: int, where: Tensor | None) -> Tensor:
         """`Bool[Tensor, "row pos"]`: the positions that an edit with these settings changes."""
@@ -46,8 +66,16 @@ class EditView:
         if "prefill" not in phases:
             chosen = chosen & self.generated
         if where is not None:  # it does not speak of generated tokens
-            chosen = chosen & self.columns(where[..., None], fill=1.0)[..., 0].to(chosen.device)
+            there = self.columns(self.take(where)[..., None], fill=1.0)[..., 0]
+            chosen = chosen & there.to(chosen.device)
         return chosen
+
+    def prompt_last(self) -> Tensor:
+        """`Bool[Tensor, "row pos"]`: each row's last prompt token, where this chunk holds it."""
+        last = self.real & ~self.generated
+        last[:, -1] &= not self.prompt_goes_on
+        last[:, :-1] &= self.generated[:, 1:] | ~self.real[:, 1:]
+        return last
 
     def columns(self, prompt: Tensor, fill: float) -> Tensor:
         """The columns of this chunk out of a tensor over the padded prompt, `fill` on generated tokens.
@@ -76,7 +104,8 @@ class Edit(ABC):
 
         Args:
             hidden: `Float[Tensor, "row pos d"]`; not to be changed in place.
-            view: which tokens these are.
+            view: which tokens these are. Rows may have left the batch since the pass before, so whatever the edit holds
+                for each row goes through `view.take`.
         """
 
 
@@ -101,9 +130,9 @@ class AddVector(Edit):
         chosen = view.selected(self.phases, self.skip_first, self.where)
         vectors = self.vectors.to(device=hidden.device, dtype=hidden.dtype)
         if vectors.dim() == 2:
-            vectors = vectors[:, None, :]
+            vectors = view.take(vectors)[:, None, :]
         elif vectors.dim() == 3:
-            vectors = view.columns(vectors, fill=0.0)
+            vectors = view.columns(view.take(vectors), fill=0.0)
         return hidden + vectors * chosen[..., None].to(hidden.dtype)
 
 
@@ -114,7 +143,7 @@ class MapActivation(Edit):
     site: Site
     function: Callable[[Tensor, Tensor], Tensor]
     """Called with the selected activations `Float[Tensor, "n d"]` and their flat index `Int64[Tensor, "n"]`
-    (row * pos_count + pos); returns `Float[Tensor, "n d"]`."""
+    (row * pos_count + pos; rows keep their number when others leave the batch); returns `Float[Tensor, "n d"]`."""
     where: Tensor | None = None
     """As in `AddVector`."""
     skip_first: int = 1
@@ -127,5 +156,9 @@ class MapActivation(Edit):
         chosen = view.selected(self.phases, self.skip_first, self.where).flatten()
         index = chosen.nonzero()[:, 0]
         flat = hidden.flatten(0, 1)
-        replaced = self.function(flat[index], index).to(flat.dtype)
+        named = index
+        if view.rows is not None:
+            columns = hidden.shape[1]
+            named = view.rows[index // columns] * columns + index % columns
+        replaced = self.function(flat[index], named).to(flat.dtype)
         return flat.index_copy(0, index, replaced).view_as(hidden)

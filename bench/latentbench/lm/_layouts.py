@@ -114,6 +114,22 @@ def submodule(root: nn.Module, path: str) -> nn.Module | None:
     return module if isinstance(module, nn.Module) else None
 
 
+def final_norm(model: nn.Module, layout: BlockLayout) -> nn.Module:
+    """The norm between the last block and the vocabulary.
+
+    Raises:
+        UserError: it has none of the known names.
+    """
+    body = layout.blocks.rpartition(".")[0]
+    for name in ("norm", "ln_f", "final_layer_norm"):
+        found = submodule(model, f"{body}.{name}")
+        if found is not None:
+            return found
+    raise UserError(
+        f"{type(model).__name__} has no final norm known here: add its name to latentbench.lm._layouts"
+    )
+
+
 def check_site(site: Site, layout: BlockLayout, n_layers: int) -> Site:
     """`site` if a model of this layout and depth has it.
 

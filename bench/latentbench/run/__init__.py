@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from latentbench.run._estimate import Estimate, estimate
 from latentbench.run._events import Event, Listener, silent
 from latentbench.run._execute import execute
 from latentbench.run._plan import Cell, Cost, Plan, make_plan
@@ -33,6 +34,7 @@ __all__ = [
     "CellSetup",
     "Cost",
     "DictionarySpec",
+    "Estimate",
     "Event",
     "Item",
     "Judge",
@@ -48,6 +50,7 @@ __all__ = [
     "TokenSpec",
     "WatchedBatch",
     "Watcher",
+    "estimate",
     "execute",
     "load_suite",
     "make_plan",

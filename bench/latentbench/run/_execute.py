@@ -95,7 +95,7 @@ def execute(plan: Plan, out: Path, listener: Listener = silent) -> list[RunRecor
         The records of all cells of the plan, in its order.
 
     Raises:
-        UserError: a judge can't be asked; nothing was measured.
+        UserError: a judge can't be asked, or something that a task needs is missing; nothing was measured.
     """
     results = ResultsFolder.create(out)
     finished = plan.finished(out)
@@ -107,6 +107,8 @@ def execute(plan: Plan, out: Path, listener: Listener = silent) -> list[RunRecor
     for judge in {id(cell.judge): cell.judge for cell in todo if cell.judge is not None}.values():
         if hasattr(judge, "preflight"):
             judge.preflight()
+    for task in {id(cell.task): cell.task for cell in todo}.values():
+        task.preflight()
     shared = Shared()
     with ExitStack() as stack:
         opened = [

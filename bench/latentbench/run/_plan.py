@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from latentbench.run._suite import DictionarySpec, Suite, TaskSpec
 from latentbench.run._task import Judge, Task, TokenPolicy
 from latentbench.store import CellIdentity, ResultsFolder
 
-__all__ = ["Cell", "Cost", "Plan", "make_plan"]
+__all__ = ["Cell", "Cost", "Plan", "chosen_judges", "cost_of", "made_task", "make_plan"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +64,8 @@ class Cost(NamedTuple):
     """Tokens that a judge which is a language model reads and writes."""
     dollars: float | None
     """What that costs; None for a judge without a known price."""
+    texts: int = 0
+    """Texts that the model writes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +99,30 @@ class Plan:
 
     def cost(self, cell: Cell) -> Cost:
         """What a cell takes, roughly; the shared clean pass is counted at every cell that watches it."""
-        read, written = cell.task.judge_tokens()
-        price = getattr(cell.judge, "price", None)
-        dollars = None if price is None else (read * price.input + written * price.output) / 1e6
-        return Cost(cell.task.tokens(), cell.task.judge_calls(), read + written, dollars)
+        return cost_of(cell.task, getattr(cell.judge, "price", None))
+
+    def speed(self) -> float:
+        """Tokens a second through the model, measured now on one batch; texts are written two to four times slower."""
+        rows = [[(7 * place + row) % self.lm.vocab_size for place in range(64)] for row in range(4)]
+        batch = self.lm.batch(rows)
+        self.lm.forward(batch, last_logits=1)
+        start = time.perf_counter()
+        logits = self.lm.forward(batch, last_logits=1).logits
+        assert logits is not None
+        logits.sum().item()  # an accelerator has only been told to begin
+        return sum(map(len, rows)) / (time.perf_counter() - start)
+
+
+def cost_of(task: Task, price: Any) -> Cost:
+    """What a task takes for one dictionary and seed, roughly.
+
+    Args:
+        task: the task with its options.
+        price: dollars per million tokens that its judge reads (`input`) and writes (`output`); None if not known.
+    """
+    read, written = task.judge_tokens()
+    dollars = None if price is None else (read * price.input + written * price.output) / 1e6
+    return Cost(task.tokens(), task.judge_calls(), read + written, dollars, task.texts())
 
 
 def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | None = None) -> Plan:
@@ -113,7 +136,9 @@ def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | Non
     Raises:
         UserError: something the suite names is unknown, does not load or does not fit.
     """
-    tasks = [_task(spec) for spec in suite.tasks]  # checked first: a misspelt option must not cost a download
+    tasks = [
+        made_task(spec) for spec in suite.tasks
+    ]  # checked first: a misspelt option must not cost a download
     judges = _judges(suite, tasks)
     splits: dict[str, Corpus] = {}
 
@@ -142,7 +167,12 @@ def make_plan(suite: Suite, *, device: str = "cpu", dictionary_device: str | Non
     return Plan(suite, lm, corpus, load_split, policy, cells)
 
 
-def _task(spec: TaskSpec) -> Task:
+def made_task(spec: TaskSpec) -> Task:
+    """A task with its options.
+
+    Raises:
+        UserError: the task is unknown, or an option of it is.
+    """
     made: type[Task] = TASKS.load(spec.name)
     try:
         return made(made.Config.model_validate(spec.options))
@@ -154,25 +184,38 @@ def _task(spec: TaskSpec) -> Task:
         raise UserError(f"task {spec.name!r}, option {where}: {first['msg']}{hint}") from error
 
 
-def _judges(suite: Suite, tasks: Sequence[Task]) -> dict[str, Judge | None]:
-    """By task the first judge of the role that it needs; tasks share it, and with it its caps.
+def chosen_judges(suite: Suite, tasks: Sequence[Task]) -> dict[str, str]:
+    """The suite's judges by role: the first one of each role that a task needs.
 
-    A judge that no task needs is not made: it may want a key or an asset.
+    Raises:
+        UserError: no judge of the suite has a role that a task needs.
     """
     named = {spec: JUDGES.load(spec.partition(":")[0]).role for spec in suite.judges}
-    made: dict[str | None, Judge | None] = {None: None}
+    found: dict[str, str] = {}
     for task in tasks:
-        if task.judge_role in made:
+        if task.judge_role is None or task.judge_role in found:
             continue
         spec = next((spec for spec, role in named.items() if role == task.judge_role), None)
         if spec is None:
-            found = ", ".join(f"{one!r} ({role})" for one, role in named.items()) or "none"
+            given = ", ".join(f"{one!r} ({role})" for one, role in named.items()) or "none"
             raise UserError(
-                f"task {task.name!r} needs a judge of the role {task.judge_role!r}, but the suite names {found}: name "
+                f"task {task.name!r} needs a judge of the role {task.judge_role!r}, but the suite names {given}: name "
                 "another judge, too"
             )
-        made[task.judge_role] = make_judge(spec, suite.judge_options.get(spec.partition(":")[0]))
-    return {task.name: made[task.judge_role] for task in tasks}
+        found[task.judge_role] = spec
+    return found
+
+
+def _judges(suite: Suite, tasks: Sequence[Task]) -> dict[str, Judge | None]:
+    """By task the judge of the role that it needs; tasks share it, and with it its caps.
+
+    A judge that no task needs is not made: it may want a key or an asset.
+    """
+    made = {
+        role: make_judge(spec, suite.judge_options.get(spec.partition(":")[0]))
+        for role, spec in chosen_judges(suite, tasks).items()
+    }
+    return {task.name: None if task.judge_role is None else made[task.judge_role] for task in tasks}
 
 
 def _dictionary(

@@ -72,6 +72,8 @@ class Suite(_Part):
     """What it is for."""
     lm: str
     """Language model, as `load_lm` takes it."""
+    lm_parameters: float | None = Field(default=None, gt=0)
+    """How many weights it has; told by `plan --estimate`, and part of no key."""
     dtype: str = "float32"
     """Type of the model's and the dictionaries' numbers."""
     corpus: str = "probe-texts"

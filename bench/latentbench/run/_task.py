@@ -152,6 +152,13 @@ class Task(ABC):
         """A task with validated options."""
         self.config = config
 
+    def preflight(self) -> None:  # noqa: B027 - most tasks need nothing
+        """Whatever can be seen to be missing before anything is measured: a package, data that must be fetched.
+
+        Raises:
+            UserError: something is missing; nothing was measured.
+        """
+
     def watcher(self, setup: CellSetup) -> Watcher | None:
         """The cell's watcher, or None if the task watches no tokens."""
         return None
@@ -184,6 +191,10 @@ class Task(ABC):
 
     def tokens(self) -> int:
         """Tokens that go through the model for one cell, roughly, generation included; for `plan`."""
+        return 0
+
+    def texts(self) -> int:
+        """Texts that the model writes for one cell, roughly; for `plan`."""
         return 0
 
     def judge_calls(self) -> int:

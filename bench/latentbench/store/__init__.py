@@ -5,6 +5,7 @@ from __future__ import annotations
 from latentbench.store._cache import NearMiss, ResponseCache
 from latentbench.store._files import read_lines
 from latentbench.store._folder import CellFolder, Problem, ResultsFolder, load_records
+from latentbench.store._migrate import record_schema, stored_schema
 from latentbench.store._provenance import provenance, redact
 from latentbench.store._records import (
     SCHEMA_VERSION,
@@ -44,6 +45,8 @@ __all__ = [
     "pretty_json",
     "provenance",
     "read_lines",
+    "record_schema",
     "redact",
+    "stored_schema",
     "utc_now",
 ]

@@ -91,17 +91,19 @@ class CellFolder:
         """
         return read_record(self.path / "run.json", self.key)
 
+    def verify_files(self) -> list[str]:
+        """What is wrong with the files of a finished cell according to its SHA256SUMS."""
+        sums = self.path / "SHA256SUMS"
+        if not sums.is_file():
+            return ["SHA256SUMS is missing"]
+        text = sums.read_text(encoding="utf-8", errors="replace")
+        return verify_checksums(self.path, text, CHECKED_FILES)
+
     def verify(self) -> list[Problem]:
         """Everything wrong with a finished cell: checksums, identity, record, items."""
         if not self.finished:
             return []
-        messages: list[str] = []
-        sums = self.path / "SHA256SUMS"
-        if sums.is_file():
-            text = sums.read_text(encoding="utf-8", errors="replace")
-            messages += verify_checksums(self.path, text, CHECKED_FILES)
-        else:
-            messages.append("SHA256SUMS is missing")
+        messages = self.verify_files()
         try:
             if self.identity() is None:
                 messages.append("cell.json is missing")

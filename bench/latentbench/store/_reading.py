@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from latentbench.errors import StoreError
-from latentbench.store._records import SCHEMA_VERSION, CellIdentity, RunRecord
+from latentbench.store._migrate import migrated
+from latentbench.store._records import CellIdentity, RunRecord
 
 __all__ = ["read_identity", "read_record"]
 
@@ -53,12 +55,14 @@ def _parse_record(path: Path) -> RunRecord:
         raw = _JSON.validate_json(data)
     except ValidationError as error:
         raise StoreError(f"{path} is not JSON: {_first(error)}") from error
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise StoreError(
-            f"{path} has record format {version}, this latentbench reads up to {SCHEMA_VERSION}; "
-            "upgrade latentbench"
-        )
+    if not isinstance(raw, dict):
+        raise StoreError(f"{path} is not a run record: it is no JSON object")
+    try:
+        present = migrated(raw)
+    except ValueError as error:
+        raise StoreError(f"{path} {error}") from error
+    if present is not raw:
+        data = json.dumps(present).encode("utf-8")
     try:
         return RunRecord.model_validate_json(data)
     except ValidationError as error:

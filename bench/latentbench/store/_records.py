@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION: Final = 1
-"""Version of the record format. Readers accept this one and refuse newer ones."""
+"""Version of the record format. Readers take older ones on to this one, and refuse newer ones; see `_migrate`."""
 
 
 def _plain_json(value: dict[str, JsonValue]) -> dict[str, JsonValue]:

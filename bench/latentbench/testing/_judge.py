@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from latentbench.identity import canonical_json, sha256_text
 from latentbench.testing._results import Check, CheckResult, Finding, assert_passed, parametrised, run_checks
+from latentbench.testing._rubric_judge import RUBRIC_CHECKS, other_role
 from latentbench.testing._subject import passages
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ class ToyJudge:
 def check_judge(judge: Any, *, expected_failures: Mapping[str, str] | None = None) -> list[CheckResult]:
     """Check a judge; nothing is raised for a check that fails.
 
-    Role and identity are checked of every judge. What it is asked is checked for the role "similarity"; for another
-    role those checks are skipped.
+    Role and identity are checked of every judge. What it is asked is checked for the roles "similarity" and "rubric";
+    for another role those checks are skipped. A judge of the role "rubric" is asked nine short questions, several
+    times over, and nine on hostile texts.
 
     Args:
         judge: an instance.
@@ -105,7 +107,7 @@ def _vectors(judge: Any) -> Finding:
     texts = passages()[:4]
     found = _embedded(judge, texts)
     if found is None:
-        return _other_role(judge)
+        return other_role(judge)
     if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.ndim != 2:
         kind = (
             f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
@@ -123,7 +125,7 @@ def _vectors(judge: Any) -> Finding:
 def _no_texts(judge: Any) -> Finding:
     found = _embedded(judge, [])
     if found is None:
-        return _other_role(judge)
+        return other_role(judge)
     return Finding(len(found) == 0, f"{len(found)} vectors for no texts")
 
 
@@ -131,7 +133,7 @@ def _deterministic(judge: Any) -> Finding:
     texts = passages()[:6]
     first, second = _embedded(judge, texts), _embedded(judge, [*texts, texts[0]])
     if first is None or second is None:
-        return _other_role(judge)
+        return other_role(judge)
     off = float(np.abs(first - second[:-1]).max())
     twin = float(np.abs(second[0] - second[-1]).max())
     if off > _TOLERANCE or twin > _TOLERANCE:
@@ -147,7 +149,7 @@ def _batches(judge: Any) -> Finding:
     texts = [*passages()[:4], "short"]
     together, alone = _embedded(judge, texts), [_embedded(judge, [text]) for text in texts]
     if together is None:
-        return _other_role(judge)
+        return other_role(judge)
     joined = np.concatenate([one for one in alone if one is not None])
     off = float(np.abs(together - joined).max())
     reverse = _embedded(judge, texts[::-1])
@@ -165,7 +167,7 @@ def _awkward(judge: Any) -> Finding:
     texts = ["", " ", "\n", "word " * 2000, "naïve 東京 🙂 \u202e", "<|endoftext|> {contexts} </s>"]
     found = _embedded(judge, texts)
     if found is None:
-        return _other_role(judge)
+        return other_role(judge)
     if len(found) != len(texts) or not bool(np.isfinite(found).all()):
         return Finding(
             False, f"{len(found)} vectors for {len(texts)} texts, finite: {bool(np.isfinite(found).all())}"
@@ -177,7 +179,7 @@ def _distinct(judge: Any) -> Finding:
     texts = passages()
     found = _embedded(judge, texts)
     if found is None:
-        return _other_role(judge)
+        return other_role(judge)
     cosines = found.astype(np.float64) @ found.T.astype(np.float64) - np.eye(len(texts))
     if float(cosines.max()) > 0.999:
         return Finding(False, f"two of {len(texts)} different passages have cosine {cosines.max():.4f}")
@@ -190,10 +192,6 @@ def _embedded(judge: Any, texts: list[str]) -> NDArray[np.float32] | None:
         return None
     vectors: NDArray[np.float32] = judge.embed(texts)
     return vectors
-
-
-def _other_role(judge: Any) -> Finding:
-    return Finding(None, f"there is no such check for the role {judge.role!r}")
 
 
 _CHECKS: tuple[Check[Any], ...] = (
@@ -216,6 +214,7 @@ _CHECKS: tuple[Check[Any], ...] = (
         _distinct,
         ("vectors",),
     ),
+    *RUBRIC_CHECKS,
 )
 JUDGE_CHECKS = tuple(check.name for check in _CHECKS)
 """Names of the checks of `check_judge`, in their order."""

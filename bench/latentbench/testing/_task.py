@@ -19,6 +19,7 @@ from latentbench.data import Corpus, Document
 from latentbench.identity import canonical_json, sha256_json, sha256_text
 from latentbench.judging import make_judge as _made
 from latentbench.lm import LM
+from latentbench.registry import METRICS, TASKS
 from latentbench.run import (
     DictionarySpec,
     Item,
@@ -299,6 +300,25 @@ def _summaries(subject: _Subject) -> Finding:
     return Finding(True, "summarising the stored items again gives the same numbers")
 
 
+def _recomputed(subject: _Subject) -> Finding:
+    run, task = subject.run(), subject.task
+    ours = task.name in TASKS.names() and TASKS.load(task.name) is type(task)
+    if not ours or task.name not in METRICS.names():
+        instead = f'Add {task.name} = "PACKAGE.metrics:recompute" to its entry points of {METRICS.group!r}.'
+        return Finding(
+            None, "nothing is registered that computes its summary again without the task", instead
+        )
+    config = task.config.model_dump(mode="json")
+    metrics, _, counts = METRICS.load(task.name)(
+        run.items, run.judgements, config, generator(f"{run.record.key}/summary")
+    )
+    if list(metrics) != run.record.metrics or dict(counts) != run.record.counts:
+        return Finding(False, f"its entry point of {METRICS.group!r} gives other numbers than the task")
+    return Finding(
+        True, f"its entry point of {METRICS.group!r} gives the same numbers from options and items"
+    )
+
+
 def _empty(subject: _Subject) -> Finding:
     summary = subject.task.summarise([], [], generator("testing/empty"))
     scored = [metric.name for metric in summary.metrics if metric.value is not None]
@@ -354,6 +374,12 @@ _CHECKS: Sequence[Check[_Subject]] = (
         "summary",
         "Anybody must be able to compute a published number again from its items.",
         _summaries,
+        ("run",),
+    ),
+    Check(
+        "recomputed",
+        "`latentbench leaderboard check` computes summaries of stored cells where no task is made.",
+        _recomputed,
         ("run",),
     ),
     Check("no items", "A cell may find nothing to measure; that is no score, not 0.", _empty, ("run",)),

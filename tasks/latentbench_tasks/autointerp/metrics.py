@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +13,7 @@ from latentbench.store import Curve, Metric
 from latentbench_tasks._judging import bounded, over_latents, status_counts
 from latentbench_tasks.interpretability.metrics import auroc
 
-__all__ = ["balanced_accuracy", "summarise"]
+__all__ = ["balanced_accuracy", "correlation", "recompute", "summarise"]
 
 Flags = Sequence[tuple[int, int, float]]
 """Truth, answer and chance of a 1 of each text."""
@@ -21,6 +21,12 @@ _NOTES = {
     "detection": "texts with the latent told from texts without, by its explanation; chance is 0.5",
     "detection_shuffled": "control: by the explanation of another latent; chance is 0.5",
     "fuzzing": "right marks told from misplaced ones, by the explanation; chance is 0.5",
+}
+
+
+_SIMULATIONS = {
+    "simulation": "simulated and true activation correlated over the tokens of a latent's texts; chance is 0",
+    "simulation_shuffled": "control: simulated by the explanation of another latent; chance is 0",
 }
 
 
@@ -35,14 +41,27 @@ def balanced_accuracy(flags: Flags) -> float | None:
     return sum(shares) / 2
 
 
+def correlation(pairs: Sequence[tuple[float, float]]) -> float | str:
+    """Pearson's correlation of truth and simulation over tokens; or why there is none."""
+    if not pairs:
+        return "unanswered"
+    truth, simulated = np.array(pairs, dtype=np.float64).T
+    if np.ptp(truth) == 0:
+        return "truth_constant"
+    if np.ptp(simulated) == 0:
+        return "constant"
+    return float(np.clip(np.corrcoef(truth, simulated)[0, 1], -1.0, 1.0))
+
+
 def summarise(
-    items: Sequence[Mapping[str, Any]], judgements: Sequence[Mapping[str, Any]]
+    items: Sequence[Mapping[str, Any]], judgements: Sequence[Mapping[str, Any]], *, simulated: bool = False
 ) -> tuple[list[Metric], list[Curve], dict[str, int]]:
     """Means over latents with intervals, and counts.
 
     Args:
         items: what was measured.
         judgements: explanations and scorers' answers.
+        simulated: whether simulations were asked for.
     """
     metrics = []
     for kind, note in _NOTES.items():
@@ -68,7 +87,29 @@ def summarise(
     counts = {"latents_drawn": sum(item["kind"] == "latent" for item in items)}
     explanations = [one for one in judgements if one["kind"] == "explanation"]
     counts["latents_explained"] = sum(one["status"] == "ok" for one in explanations)
+    if simulated:
+        for kind in _SIMULATIONS:
+            simulation, more = _simulation(kind, [one for one in judgements if one["kind"] == kind])
+            metrics.append(simulation)
+            counts |= more
     return metrics, [], counts | status_counts(judgements)
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, judgements, simulated=config["simulations"] > 0)
 
 
 def _by_latent(asked: Sequence[Mapping[str, Any]]) -> dict[int, list[tuple[int, int, float]]]:
@@ -112,6 +153,34 @@ def _intruder(judgements: Sequence[Mapping[str, Any]]) -> Metric:
         direction="higher",
         note="sets of five contexts in which the one without the latent is found; chance is 0.2",
     )
+
+
+def _simulation(kind: str, asked: Sequence[Mapping[str, Any]]) -> tuple[Metric, dict[str, int]]:
+    """The mean correlation; how many latents it was asked of, and how many have none for which reason."""
+    tokens: dict[int, list[tuple[float, float]]] = {one["latent"]: [] for one in asked}
+    for one in asked:
+        if one["status"] == "ok":
+            given = one.get("weights") or one["verdict"]
+            pairs = zip(one["truth"], given, strict=True)
+            tokens[one["latent"]] += [(truth, value) for truth, value in pairs if truth is not None]
+    found = [correlation(pairs) for pairs in tokens.values()]
+    values = [one for one in found if isinstance(one, float)]
+    missing = Counter(f"{kind}_{one}" for one in found if isinstance(one, str))
+    metric = Metric.from_estimate(
+        kind,
+        over_latents(values, "have a correlation", (-1.0, 1.0)),
+        resampling_unit="latent",
+        unit="Pearson r",
+        direction="higher" if kind == "simulation" else "none",
+        note=_SIMULATIONS[kind],
+    )
+    metric = bounded(metric, values, missing.total(), (-1.0, 1.0), asked)
+    constant = missing[f"{kind}_constant"]
+    if constant and values:
+        as_zero = sum(values) / (len(values) + constant)
+        added = f"; {as_zero:.3f} if {constant} constant simulations, which have no correlation, counted as 0"
+        metric = metric.model_copy(update={"note": metric.note + added})
+    return metric, {f"{kind}_latents": len(tokens), **missing}
 
 
 def _explained(judgements: Sequence[Mapping[str, Any]]) -> Metric:

@@ -5,6 +5,8 @@ different documents, and texts without the latent are of documents in which it w
 of 50 test contexts to the explainer; SAEBench takes random windows for inactive). The last batch is as long as it is
 (delphi throws it away), a latent without an explanation is counted and scored by nothing (delphi scores the sentence
 "could not be parsed"), and chance stands beside every score (SAEBench's accuracy of "none" is 0.714).
+
+Simulation (OpenAI's scorer, see `simulate`) is off by default: it asks about every token, twice.
 """
 
 from __future__ import annotations
@@ -19,12 +21,23 @@ from latentbench.run import Item, Summary, TaskConfig
 from latentbench_judges import MarkedText, Question, RubricJudge, ask, load_rubric
 from latentbench_tasks._judging import marked_texts
 from latentbench_tasks._latent_contexts import LatentContextsConfig, LatentContextsTask
-from latentbench_tasks.autointerp.metrics import summarise
+from latentbench_tasks.autointerp.metrics import recompute
+from latentbench_tasks.autointerp.simulate import SimulatedPart, simulated_texts, simulation_parts
 
 __all__ = ["AutointerpConfig", "AutointerpTask"]
 
-_KINDS = ("explanation", "detection", "detection_shuffled", "fuzzing", "intruder")
+_KINDS = (
+    "explanation",
+    "detection",
+    "detection_shuffled",
+    "fuzzing",
+    "intruder",
+    "simulation",
+    "simulation_shuffled",
+)
 _OF_FIVE = 5
+_READ_A_TOKEN, _WRITTEN_A_TOKEN = 6, 12
+"""Tokens that a judge reads and writes for each one that it simulates: in the text, in the numbered list, as answer."""
 
 
 class AutointerpConfig(LatentContextsConfig):
@@ -34,6 +47,10 @@ class AutointerpConfig(LatentContextsConfig):
     """Texts in one question."""
     intruders: int = Field(default=4, ge=0)
     """Sets of five contexts for each latent."""
+    simulations: int = Field(default=0, ge=0)
+    """Test contexts with the latent, and as many without, in which the judge simulates the latent's activation on every
+    token, by its explanation and by another's; 0 leaves simulation out. At most `contexts` of each kind. A reply takes
+    about 12 tokens for each token of the context: with long contexts raise the judge's `max_tokens`."""
 
 
 class _Latent(NamedTuple):
@@ -68,7 +85,10 @@ class AutointerpTask(LatentContextsTask):
 
     def rubrics(self) -> dict[str, str]:
         """See `Task.rubrics`."""
-        return {name: load_rubric(name).sha256 for name in ("explain", "detection", "fuzzing", "intruder")}
+        names = ["explain", "detection", "fuzzing", "intruder"] + ["simulation"] * (
+            self.config.simulations > 0
+        )
+        return {name: load_rubric(name).sha256 for name in names}
 
     def judge(self, items: list[Item], judge: RubricJudge, rng: np.random.Generator) -> Iterator[Item]:
         """Explanations, then the scorers' answers, each with the truth."""
@@ -85,16 +105,22 @@ class AutointerpTask(LatentContextsTask):
             if answer.status == "ok":
                 explained[answer.id] = str(answer.verdict)
             yield answer.as_item("explanation") | {"latent": int(answer.id)}
-        parts = {part.question.id: part for part in self._parts(latents, explained, rng)}
+        others = _others([one.name for one in latents if one.name in explained])
+        asked: list[_Part | SimulatedPart] = [*self._parts(latents, explained, others, rng)]
+        if self.config.simulations:
+            asked += simulation_parts(simulated_texts(items, self.config.simulations), explained, others)
+        parts = {part.question.id: part for part in asked}
         for answer in ask(judge, [part.question for part in parts.values()], stored):
             part = parts[answer.id]
             yield answer.as_item(part.kind) | {"latent": int(part.latent), "truth": part.truth}
 
     def _parts(
-        self, latents: Sequence[_Latent], explained: dict[str, str], rng: np.random.Generator
+        self,
+        latents: Sequence[_Latent],
+        explained: dict[str, str],
+        others: dict[str, str],
+        rng: np.random.Generator,
     ) -> Iterator[_Part]:
-        order = [one.name for one in latents if one.name in explained]
-        others = dict(zip(order, [*order[1:], *order[:1]], strict=True)) if len(order) > 1 else {}
         for one in latents:
             yield from self._intruders(one, rng)
             shown = self._detected(one, rng)
@@ -154,20 +180,28 @@ class AutointerpTask(LatentContextsTask):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        return Summary(*summarise(items, judgements))
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def judge_calls(self) -> int:
         """See `Task.judge_calls`."""
         texts = 2 * self.config.contexts
         flags = 2 * -(-texts // self.config.batch) + -(-self.config.contexts // self.config.batch)
-        return self.config.latents * (1 + flags + self.config.intruders)
+        return self.config.latents * (1 + flags + self.config.intruders) + self._simulation_calls()
+
+    def _simulation_calls(self) -> int:
+        of_each = min(self.config.simulations, self.config.contexts)
+        return self.config.latents * 2 * 2 * of_each  # with the latent and without, by two explanations
 
     def judge_tokens(self) -> tuple[int, int]:
-        """See `Task.judge_tokens`: instructions of about 300 tokens, and marks."""
+        """See `Task.judge_tokens`: instructions of about 300 tokens, and marks; numbers of simulated tokens."""
         shown = self.config.contexts * (self.config.context_tokens + 12)
-        others = self.judge_calls() - self.config.latents
+        simulations = self._simulation_calls()
+        others = self.judge_calls() - self.config.latents - simulations
         each = 300 + self.config.batch * (self.config.context_tokens + 12)
-        return self.config.latents * (300 + shown) + others * each, self.judge_calls() * 80
+        read = self.config.latents * (300 + shown) + others * each
+        read += simulations * (350 + _READ_A_TOKEN * self.config.context_tokens)
+        written = (self.config.latents + others) * 80
+        return read, written + simulations * (40 + _WRITTEN_A_TOKEN * self.config.context_tokens)
 
 
 def _latents(items: Sequence[Item]) -> list[_Latent]:
@@ -191,6 +225,11 @@ def _latents(items: Sequence[Item]) -> list[_Latent]:
                 )
             )
     return found
+
+
+def _others(explained: Sequence[str]) -> dict[str, str]:
+    """For each latent another one, whose explanation stands in for its own; none for a single one."""
+    return dict(zip(explained, [*explained[1:], *explained[:1]], strict=True)) if len(explained) > 1 else {}
 
 
 def _misplaced(text: MarkedText, rng: np.random.Generator) -> MarkedText | None:

@@ -17,7 +17,7 @@ from latentbench.stats import Estimate, Units, bootstrap, count_reaching, subsam
 from latentbench.store import Curve, Metric
 from latentbench_tasks.core.routes import route_shares
 
-__all__ = ["summarise", "units"]
+__all__ = ["recompute", "summarise", "units"]
 
 Floats = NDArray[np.float64]
 _SCALARS = ("tokens", "scored", "l0", "ce", "ce_spliced", "ce_zero", "ce_mean", "kl", "rows")
@@ -79,6 +79,23 @@ def units(
     columns, sums = _document_totals(rows)
     names = tuple(dict.fromkeys(item["document"] for item in rows))
     return Units(names, sums, {one.name: one.statistic for one in _definitions(columns)})
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, rng, dense_above=config["dense_above"])
 
 
 def _document_totals(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], Floats]:

@@ -19,7 +19,7 @@ from latentbench.adapters import Codes, Reconstruction, splice_edits, written_ma
 from latentbench.errors import UserError
 from latentbench.lm import LM, Edit, MapActivation, Site
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher, stream_acts
-from latentbench_tasks.core.metrics import summarise
+from latentbench_tasks.core.metrics import recompute
 
 __all__ = ["CoreConfig", "CoreTask"]
 
@@ -79,7 +79,7 @@ class CoreTask(Task):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        return Summary(*summarise(items, rng, dense_above=self.config.dense_above))
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def tokens(self) -> int:
         """See `Task.tokens`: one spliced pass; the clean and ablated ones are shared."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -39,6 +39,8 @@ __all__ = [
     "kept_latents",
     "pack_latents",
     "read_events",
+    "recompute",
+    "rule_of",
     "summarise",
     "unpack_latents",
 ]
@@ -59,6 +61,21 @@ class Rule(NamedTuple):
     """Contexts of one class that count."""
     one_per_document: bool
     """Whether a document gives at most one context of a class."""
+
+
+_PRESETS = {
+    "paper": Rule(min_contexts=4, max_classes=None, per_class=2, one_per_document=False),
+    "code": Rule(min_contexts=5, max_classes=32, per_class=2, one_per_document=False),
+    "corrected": Rule(min_contexts=5, max_classes=32, per_class=2, one_per_document=True),
+}
+
+
+def rule_of(config: Mapping[str, Any]) -> Rule:
+    """The preset of a task's options with the other options laid over it."""
+    rule = _PRESETS[config["preset"]]._replace(per_class=config["per_class"])
+    if config["min_contexts"] is not None:
+        rule = rule._replace(min_contexts=config["min_contexts"])
+    return rule if config["max_classes"] is None else rule._replace(max_classes=config["max_classes"])
 
 
 class Events(NamedTuple):
@@ -245,6 +262,29 @@ def summarise(
         metrics,
         curves,
         {"documents": len(events.sizes), "rows": len(rows), "tokens": cell.tokens},
+    )
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(
+        [item for item in items if item["kind"] == "row"],
+        config["thresholds"],
+        config["headline"],
+        rule_of(config),
+        rng,
     )
 
 

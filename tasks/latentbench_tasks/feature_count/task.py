@@ -41,16 +41,11 @@ from latentbench_tasks.feature_count.metrics import (
     kept_latents,
     pack_latents,
     read_events,
-    summarise,
+    recompute,
+    rule_of,
 )
 
 __all__ = ["FeatureCountConfig", "FeatureCountTask"]
-
-_PRESETS = {
-    "paper": Rule(min_contexts=4, max_classes=None, per_class=2, one_per_document=False),
-    "code": Rule(min_contexts=5, max_classes=32, per_class=2, one_per_document=False),
-    "corrected": Rule(min_contexts=5, max_classes=32, per_class=2, one_per_document=True),
-}
 
 
 class FeatureCountConfig(TaskConfig):
@@ -92,10 +87,7 @@ class FeatureCountConfig(TaskConfig):
     @property
     def rule(self) -> Rule:
         """The preset with the options laid over it."""
-        rule = _PRESETS[self.preset]._replace(per_class=self.per_class)
-        if self.min_contexts is not None:
-            rule = rule._replace(min_contexts=self.min_contexts)
-        return rule if self.max_classes is None else rule._replace(max_classes=self.max_classes)
+        return rule_of(self.model_dump(mode="json"))
 
 
 class FeatureCountTask(Task):
@@ -154,8 +146,7 @@ class FeatureCountTask(Task):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        rows = [item for item in items if item["kind"] == "row"]
-        return Summary(*summarise(rows, self.config.thresholds, self.config.headline, self.config.rule, rng))
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def tokens(self) -> int:
         """See `Task.tokens`: the shared pass."""

@@ -14,7 +14,7 @@ from latentbench.stats import Units
 from latentbench.store import Curve, CurvePoint, Metric
 from latentbench_tasks._by_context import mean_by_context, units_by_context
 
-__all__ = ["explained_curve", "spearman", "summarise", "top_overlap", "units"]
+__all__ = ["explained_curve", "recompute", "spearman", "summarise", "top_overlap", "units"]
 
 Floats = NDArray[np.float64]
 _TOP = 10
@@ -103,6 +103,23 @@ def summarise(
     for reason in sorted({item["reason"] for item in skipped}):
         counts[f"skipped: {reason}"] = sum(item["reason"] == reason for item in skipped)
     return metrics, curves, counts
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, config["headline"], rng)
 
 
 _DEFINITIONS = {

@@ -42,7 +42,7 @@ from latentbench.selectors import (
     splice,
 )
 from latentbench_tasks._questions import Asked, QuestionsConfig, asked_questions
-from latentbench_tasks.influence_fidelity.metrics import summarise
+from latentbench_tasks.influence_fidelity.metrics import recompute
 
 __all__ = ["InfluenceFidelityConfig", "InfluenceFidelityTask"]
 
@@ -140,7 +140,7 @@ class InfluenceFidelityTask(Task):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        return Summary(*summarise(items, self.config.headline, rng))
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def tokens(self) -> int:
         """See `Task.tokens`: suffixes count as whole passes here, over prompts of about 150 tokens."""

@@ -12,7 +12,7 @@ from scipy.stats import mannwhitneyu
 from latentbench.stats import Estimate, mean, unscored, wilson
 from latentbench.store import Curve, Metric
 
-__all__ = ["SIGNIFICANT", "auroc", "score_latents", "summarise"]
+__all__ = ["SIGNIFICANT", "auroc", "recompute", "score_latents", "summarise"]
 
 Floats = NDArray[np.float64]
 SIGNIFICANT = 0.05
@@ -172,6 +172,23 @@ def summarise(
         "negatives_of_the_same_source": sum(context["matched"] for context in negatives),
     }
     return metrics, [], counts
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, judgements, rng)
 
 
 def _definitions(ok: Sequence[Mapping[str, Any]]) -> list[_Definition]:

@@ -13,7 +13,7 @@ import numpy as np
 from latentbench.run import Item, Summary, TaskConfig
 from latentbench_judges import SimilarityJudge
 from latentbench_tasks._latent_contexts import LatentContextsConfig, LatentContextsTask
-from latentbench_tasks.interpretability.metrics import score_latents, summarise
+from latentbench_tasks.interpretability.metrics import recompute, score_latents
 
 __all__ = ["InterpretabilityConfig", "InterpretabilityTask"]
 
@@ -46,7 +46,7 @@ class InterpretabilityTask(LatentContextsTask):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        return Summary(*summarise(items, judgements, rng))
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def judge_calls(self) -> int:
         """See `Task.judge_calls`: contexts to embed, at most."""

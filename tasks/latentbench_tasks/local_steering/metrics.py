@@ -19,7 +19,7 @@ from latentbench_tasks._conditions import (
 )
 from latentbench_tasks._squad import exact_match, token_f1
 
-__all__ = ["summarise", "units"]
+__all__ = ["recompute", "summarise", "units"]
 
 _SCORES = {
     "em": Score("exact match", "share", 1, lambda item, one: exact_match(one["text"], item["answers"])),
@@ -79,3 +79,20 @@ def units(
     return units_by_context(
         contexts, pairs, condition_values(pairs, _SCORES, _COMPARISONS, config["headline"])
     )
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, config["headline"], rng)

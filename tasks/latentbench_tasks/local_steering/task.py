@@ -31,7 +31,7 @@ from latentbench_tasks._answering import (
 )
 from latentbench_tasks._answering_config import AnsweringConfig, Preset
 from latentbench_tasks._squad import normalised_answer
-from latentbench_tasks.local_steering.metrics import summarise
+from latentbench_tasks.local_steering.metrics import recompute
 
 __all__ = ["LocalSteeringConfig", "LocalSteeringTask"]
 
@@ -192,7 +192,7 @@ class LocalSteeringTask(Task):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        return Summary(*summarise(items, self.config.headline, rng))
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def tokens(self) -> int:
         """See `Task.tokens`: prompts of about 100 tokens, half of the questions paired."""

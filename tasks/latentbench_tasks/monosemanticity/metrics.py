@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from latentbench.errors import UserError
 from latentbench.stats import krippendorff_alpha, seeds_difference, unscored, wilson
 from latentbench.store import Curve, Metric
+from latentbench_judges import load_rubric, rubric_names
 from latentbench_tasks._judging import bounded, over_latents, status_counts
 
-__all__ = ["CATEGORIES", "summarise"]
+__all__ = ["CATEGORIES", "recompute", "scale_of", "summarise"]
 
 CATEGORIES = ("low_level", "high_level", "undiscernible")
 
@@ -53,6 +57,39 @@ def summarise(
         "live": int(drawn["live"]),
     }
     return metrics, [], counts | status_counts(judgements)
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, judgements, _shipped_scale(config["rubric"]))
+
+
+def scale_of(rubric: str) -> tuple[float, float]:
+    """Lowest and highest rating of a rubric, a shipped one or a file."""
+    return load_rubric(rubric).scale or (1.0, 5.0)
+
+
+def _shipped_scale(rubric: str) -> tuple[float, float]:
+    """`scale_of`, but of no file: a record of somebody else must not make us read one.
+
+    Raises:
+        UserError: the rubric is not installed here.
+    """
+    if rubric not in rubric_names():
+        raise UserError(f"its rubric {rubric!r} is not installed here, so its ratings have no known scale")
+    return scale_of(rubric)
 
 
 def _above(own: Sequence[float], other: Sequence[float]) -> Metric:

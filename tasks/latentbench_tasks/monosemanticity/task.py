@@ -16,7 +16,7 @@ from latentbench.run import Item, Summary, TaskConfig
 from latentbench_judges import MarkedText, Question, RubricJudge, ask, load_rubric
 from latentbench_tasks._judging import marked_texts
 from latentbench_tasks._latent_contexts import LatentContextsConfig, LatentContextsTask
-from latentbench_tasks.monosemanticity.metrics import summarise
+from latentbench_tasks.monosemanticity.metrics import scale_of, summarise
 
 __all__ = ["MonosemanticityConfig", "MonosemanticityTask"]
 
@@ -83,8 +83,7 @@ class MonosemanticityTask(LatentContextsTask):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        scale = load_rubric(self.config.rubric).scale or (1.0, 5.0)
-        return Summary(*summarise(items, judgements, scale))
+        return Summary(*summarise(items, judgements, scale_of(self.config.rubric)))
 
     def judge_calls(self) -> int:
         """See `Task.judge_calls`."""

@@ -20,7 +20,7 @@ from latentbench_tasks._conditions import (
 )
 from latentbench_tasks._squad import exact_match, token_f1
 
-__all__ = ["summarise", "units"]
+__all__ = ["recompute", "summarise", "units"]
 
 _SCORES = {
     "em": Score("exact match", "share", -1, lambda item, one: exact_match(one["text"], item["answers"])),
@@ -75,6 +75,23 @@ def units(
     asked = [item for item in ordered if item["kind"] in ("example", "wrong", "skipped")]
     kept = [item for item in ordered if item["kind"] == "example" and item["correct"]]
     return units_by_context(asked, kept, condition_values(kept, _SCORES, _COMPARISONS, config["headline"]))
+
+
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, config["headline"], rng)
 
 
 def _counts(asked: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]]) -> dict[str, int]:

@@ -26,7 +26,7 @@ from latentbench_tasks._answering import (
     distinct,
 )
 from latentbench_tasks._answering_config import AnsweringConfig
-from latentbench_tasks.perturbation.metrics import summarise
+from latentbench_tasks.perturbation.metrics import recompute
 
 __all__ = ["PerturbationConfig", "PerturbationTask"]
 
@@ -130,7 +130,7 @@ class PerturbationTask(Task):
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
         """See `Task.summarise`."""
-        return Summary(*summarise(items, self.config.headline, rng))
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def tokens(self) -> int:
         """See `Task.tokens`: prompts of about 100 tokens, half of the questions answered."""

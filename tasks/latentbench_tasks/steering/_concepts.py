@@ -7,14 +7,16 @@ import tomllib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer
 
 from latentbench.errors import UserError, unknown_name
+from latentbench.identity import sha256_json
 
 __all__ = [
     "Concept",
+    "Example",
     "Labelled",
     "Prompt",
     "all_concepts",
@@ -26,6 +28,8 @@ __all__ = [
 ]
 
 Half = Literal["select", "test", "neutral"]
+_FILES = ("first", "sets", "nature", "people")
+"""Files of concepts, in the order in which "all" takes them; the first holds the background, too."""
 
 
 class _Record(BaseModel):
@@ -41,8 +45,23 @@ class Labelled(_Record):
     """Target values; empty means every text of the set."""
 
 
+def _as_example(given: Any) -> Any:
+    return {"text": given} if isinstance(given, str) else given
+
+
+class Example(_Record):
+    """A text of a concept's own, for concepts that no probe set carries."""
+
+    text: str = Field(min_length=1)
+    """The text."""
+    positive: bool = True
+    """Whether it carries the concept."""
+    split: Literal["select", "classifier"] = "select"
+    """What it serves: the choice of latents or the text classifier."""
+
+
 class Concept(_Record):
-    """One thing to steer towards. The fields are described at the head of `concepts.toml`."""
+    """One thing to steer towards. The fields are described at the head of `concepts/first.toml`."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Short name, used in keys and items."""
@@ -50,8 +69,11 @@ class Concept(_Record):
     """Name to show."""
     description: str
     """What a text with this concept is about."""
-    positives: tuple[Labelled, ...] = Field(min_length=1)
+    positives: tuple[Labelled, ...] = ()
     """Labelled texts that carry it."""
+    examples: tuple[Annotated[Example, BeforeValidator(_as_example)], ...] = ()
+    """Texts of its own, where there are no labelled ones; a plain text is one that carries the concept, for
+    the choice of latents."""
     others: bool = True
     """Whether texts of the same sets with other targets are negatives."""
     avoid: tuple[str, ...] = ()
@@ -60,6 +82,12 @@ class Concept(_Record):
     """The phrase that all positives end in, for passage sets."""
     lexicon: tuple[str, ...] = Field(min_length=1)
     """Words that tell of it."""
+
+    @field_serializer("examples")
+    def _hashed(self, examples: tuple[Example, ...]) -> str:
+        """In dumps, which only serve as keys, the checksum stands for the texts: there can be megabytes."""
+        rows = [[example.text, example.positive, example.split] for example in examples]
+        return sha256_json(rows) if rows else ""
 
     def lexicon_hits(self, text: str) -> int:
         """How many different words of the lexicon occur in `text`, as whole words, in any case."""
@@ -82,8 +110,17 @@ class Prompt(_Record):
 
 @cache
 def all_concepts() -> tuple[Concept, ...]:
-    """Every concept of the package, in the order of the file."""
-    return tuple(Concept.model_validate(entry) for entry in _read("concepts.toml")["concept"])
+    """Every concept of the package, in the order of the files.
+
+    To those with examples of their own, the sentences of `plain.toml` are added as negatives.
+    """
+    plain = tuple({"text": text, "positive": False} for text in _read("concepts/plain.toml")["sentences"])
+    found = [entry for name in _FILES for entry in _read(f"concepts/{name}.toml")["concept"]]
+    return tuple(
+        Concept.model_validate({**entry, "examples": (*own, *plain) if own else ()})
+        for entry in found
+        for own in [entry.get("examples", ())]
+    )
 
 
 @cache
@@ -95,16 +132,20 @@ def all_prompts() -> tuple[Prompt, ...]:
 @cache
 def background_sets() -> tuple[str, ...]:
     """Probe sets whose texts are negatives of every concept that does not avoid them."""
-    return tuple(_read("concepts.toml")["background"]["sets"])
+    return tuple(_read("concepts/first.toml")["background"]["sets"])
 
 
-def concepts(ids: Sequence[str]) -> list[Concept]:
+def concepts(ids: Sequence[str], among: Sequence[Concept] | None = None) -> list[Concept]:
     """The concepts of these ids in the order given; all of them for no ids.
+
+    Args:
+        ids: which.
+        among: of these; None takes those of the package.
 
     Raises:
         UserError: an id is unknown (the nearest are named) or given twice.
     """
-    known = {concept.id: concept for concept in all_concepts()}
+    known = {concept.id: concept for concept in (all_concepts() if among is None else among)}
     for name in ids:
         if name not in known:
             raise unknown_name("steering concept", name, known)

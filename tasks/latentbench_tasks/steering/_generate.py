@@ -1,9 +1,9 @@
-"""Steered and unsteered texts: the grid, its batches, and the scores that need the language model."""
+"""The grid of texts, their prompts, and the scores that need the language model."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,38 +11,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latentbench.adapters import Dictionary, steering_edits, steering_rows
+from latentbench.adapters import Dictionary, steering_rows
 from latentbench.errors import UserError
 from latentbench.identity import sha256_text
-from latentbench.lm import BOTH_PHASES, LM, Phase
+from latentbench.lm import LM, Edit
 from latentbench_tasks.steering._concepts import Prompt
 
 __all__ = [
     "Decoding",
-    "Generated",
     "GridRow",
-    "batches",
     "decoder_norms",
     "directions",
-    "generate_batch",
+    "distinct_2",
+    "divergences",
     "grid",
+    "log_probabilities",
     "neutral_texts",
     "prompt_ids",
     "random_direction",
+    "seed_of",
+    "spoiled",
     "torch_generator",
 ]
 
-PHASES: dict[str, frozenset[Phase]] = {
-    "both": BOTH_PHASES,
-    "prefill": frozenset({"prefill"}),
-    "decode": frozenset({"decode"}),
-}
-"""Option values of the task and the phases they stand for."""
-
 _NEUTRAL_TEMPERATURE = 0.7
 """Between greedy text, of which there is one per prompt, and plain sampling, which small models do badly."""
-
-Direction = Literal["latent", "random", "none"]
 
 
 class GridRow(NamedTuple):
@@ -50,8 +43,8 @@ class GridRow(NamedTuple):
 
     concept: str
     """Concept it is steered towards; "" for an unsteered text."""
-    direction: Direction
-    """What is added: the concept's latents, a random direction of the same norm, or nothing."""
+    method: str
+    """What steers; "none" for an unsteered text."""
     factor: float
     """How much of it, in units."""
     prompt: Prompt
@@ -62,7 +55,7 @@ class GridRow(NamedTuple):
     @property
     def id(self) -> str:
         """Name of the text within its cell."""
-        return "|".join([self.concept, self.direction, f"{self.factor:g}", self.prompt.id, str(self.sample)])
+        return "|".join([self.concept, self.method, f"{self.factor:g}", self.prompt.id, str(self.sample)])
 
 
 class Decoding(NamedTuple):
@@ -73,27 +66,16 @@ class Decoding(NamedTuple):
     temperature: float
     """0 is greedy."""
     phases: str
-    """Key of `PHASES`."""
+    """Which tokens are steered: "both", "prefill" or "decode"."""
     skip_first: int
     """Tokens at the start of every row that are not steered."""
     seed: int
     """Seed of sampling."""
 
 
-class Generated(NamedTuple):
-    """What one batch gave."""
-
-    texts: list[dict[str, Any]]
-    """Per row: `text`, `tokens`, `fluency` and `distinct_2` (both None for an empty text)."""
-    forward_tokens: int
-    """Token positions that went through the model, scoring included."""
-    shadow_tokens: int
-    """Token positions of the shadow pass that routed dictionaries need."""
-
-
 def grid(
     concepts: Sequence[str],
-    direction: Direction,
+    method: str,
     factors: Mapping[str, Sequence[float]],
     prompts: Sequence[Prompt],
     samples: int,
@@ -102,13 +84,13 @@ def grid(
 
     Args:
         concepts: ids, in the order wanted.
-        direction: what is added.
+        method: what steers.
         factors: by concept.
         prompts: what to continue.
         samples: texts per prompt.
     """
     return [
-        GridRow(concept, direction, factor, prompt, sample)
+        GridRow(concept, method, factor, prompt, sample)
         for concept in concepts
         for factor in factors[concept]
         for sample in range(samples)
@@ -116,35 +98,31 @@ def grid(
     ]
 
 
-def batches(rows: Sequence[GridRow], size: int) -> Iterator[tuple[str, list[GridRow]]]:
-    """Runs of `size` rows, each with a name made of the ids of its rows."""
-    for start in range(0, len(rows), size):
-        chunk = list(rows[start : start + size])
-        yield sha256_text("\n".join(row.id for row in chunk))[:16], chunk
-
-
-def prompt_ids(lm: LM, prompts: Sequence[Prompt], style: str, bos: Any) -> dict[str, list[int]]:
+def prompt_ids(
+    lm: LM, prompts: Sequence[Prompt], style: str, bos: Any, about: str = ""
+) -> dict[str, list[int]]:
     """Token ids of every prompt, by prompt id.
 
     Args:
         lm: the model.
         prompts: the openings.
-        style: "plain" continues the opening as it stands. "chat" asks in a user turn for the continuation of
-        a text
-            and puts the opening at the start of the model's own turn, so that both styles continue the same
-            words.
+        style: "plain" continues the opening as it stands. "chat" asks in a user turn for the continuation of a text
+            and puts the opening at the start of the model's own turn, so that both styles continue the same words.
         bos: the suite's policy ("tokenizer", "always" or "never"), for the plain style.
+        about: what the text should be about, said before the opening or in the user's turn; "" says nothing.
 
     Raises:
         UserError: the chat style was asked of a model without a chat template.
     """
     texts = [prompt.text for prompt in prompts]
     if style == "plain":
-        rows = lm.tokenize(texts, 10_000, bos=bos)
+        opening = f"The following text is about {about}.\n\n" if about else ""
+        rows = lm.tokenize([opening + text for text in texts], 10_000, bos=bos)
     else:
         if getattr(lm.tokenizer, "chat_template", None) is None:
             raise UserError(f"prompting = 'chat' needs a chat template, and {lm.name} has none: use 'plain'")
-        turn = [{"role": "user", "content": "Continue this text."}]
+        wish = "Continue this text." + (f" It must be about {about}." if about else "")
+        turn = [{"role": "user", "content": wish}]
         text = lm.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
         head = lm.tokenizer(text, add_special_tokens=False)["input_ids"]
         rows = [list(head) + row for row in lm.tokenize(texts, 10_000, bos="never")]
@@ -187,53 +165,9 @@ def torch_generator(key: str) -> torch.Generator:
     return torch.Generator().manual_seed(int(sha256_text(key)[:15], 16))
 
 
-def generate_batch(
-    lm: LM,
-    dictionary: Dictionary | None,
-    rows: Sequence[GridRow],
-    vectors: Sequence[Tensor] | None,
-    ids: Mapping[str, Sequence[int]],
-    decoding: Decoding,
-) -> Generated:
-    """Generate the texts of one batch, each row under its own vector, and score their fluency.
-
-    When sampling, the noise is a function of the seed and of the prompts and samples in the batch's rows.
-    Grids of two dictionaries have the same layout, so that the same row of both is drawn with the same noise.
-
-    Args:
-        lm: the model.
-        dictionary: whose space the vectors are in; None for unsteered texts.
-        rows: the rows.
-        vectors: one `Float[Tensor, "d"]` per row.
-        ids: token ids by prompt id.
-        decoding: how to decode.
-    """
-    prompts = [list(ids[row.prompt.id]) for row in rows]
-    edits = []
-    if dictionary is not None and vectors is not None:
-        edits = steering_edits(
-            dictionary, torch.stack(list(vectors)), PHASES[decoding.phases], decoding.skip_first
-        )
-    noise = ",".join(f"{row.prompt.id}/{row.sample}" for row in rows)
-    out = lm.generate(
-        prompts,
-        max_new_tokens=decoding.max_new_tokens,
-        edits=edits,
-        temperature=decoding.temperature,
-        generator=torch_generator(f"{decoding.seed}:sampling:{noise}") if decoding.temperature else None,
-    )
-    scores = log_probabilities(lm, prompts, out.tokens)
-    texts = [
-        {
-            "text": lm.tokenizer.decode(tokens, skip_special_tokens=True),
-            "tokens": len(tokens),
-            "fluency": fluency,
-            "distinct_2": distinct_2(tokens) if fluency is not None else None,
-        }
-        for tokens, fluency in zip(out.tokens, scores, strict=True)
-    ]
-    scored = sum(len(prompt) + len(new) for prompt, new in zip(prompts, out.tokens, strict=True) if new)
-    return Generated(texts, out.forward_tokens + scored, out.shadow_tokens)
+def seed_of(decoding: Decoding, row: GridRow) -> int:
+    """Seed of a text's sampling noise: the same for all methods, factors and dictionaries."""
+    return int(sha256_text(f"{decoding.seed}:sampling:{row.prompt.id}/{row.sample}")[:15], 16)
 
 
 def neutral_texts(lm: LM, ids: Mapping[str, Sequence[int]], count: int, decoding: Decoding) -> list[str]:
@@ -245,7 +179,10 @@ def neutral_texts(lm: LM, ids: Mapping[str, Sequence[int]], count: int, decoding
             rows,
             max_new_tokens=decoding.max_new_tokens,
             temperature=_NEUTRAL_TEMPERATURE,
-            generator=torch_generator(f"{decoding.seed}:neutral:{turn}"),
+            seeds=[
+                int(sha256_text(f"{decoding.seed}:neutral:{turn}:{index}")[:15], 16)
+                for index in range(len(rows))
+            ],
         )
         found += [lm.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in out.tokens if tokens]
     return list(dict.fromkeys(found))
@@ -271,6 +208,51 @@ def log_probabilities(
         targets = batch.ids[place, start : start + length]
         scores[index] = float(predicted.gather(1, targets[:, None]).mean())
     return scores
+
+
+def divergences(
+    lm: LM,
+    prompts: Sequence[Sequence[int]],
+    steered: Sequence[Sequence[int]],
+    new: Sequence[Sequence[int]],
+    edits: Sequence[Edit],
+) -> list[float | None]:
+    """KL(steered || unsteered) over the tokens of each row's own text, nats per token; None for an empty text.
+
+    Args:
+        lm: the model.
+        prompts: token ids that the unsteered model reads first.
+        steered: token ids that the steered model reads first.
+        new: the generated tokens.
+        edits: the steered model's, for these rows.
+    """
+    if not any(new):
+        return [None] * len(new)
+    plain = lm.batch([[*prompt, *text] for prompt, text in zip(prompts, new, strict=True)])
+    changed = lm.batch([[*prompt, *text] for prompt, text in zip(steered, new, strict=True)])
+    before = lm.forward(plain).logits
+    after = lm.forward(changed, edits=edits, prompt_lengths=[len(prompt) for prompt in steered]).logits
+    assert before is not None
+    assert after is not None
+    found: list[float | None] = []
+    for row, text in enumerate(new):
+        places = [len(some[row]) - 1 for some in (steered, prompts)]
+        p, q = (
+            logits[row, place : place + len(text)].float().log_softmax(dim=-1)
+            for logits, place in zip((after, before), places, strict=True)
+        )
+        value = float((p.exp() * (p - q)).sum(dim=-1).mean()) if text else None
+        found.append(value if value is None or np.isfinite(value) else None)
+    return found
+
+
+def spoiled(text: str, form: Literal["shuffled", "loop"], key: str) -> str:
+    """A text made senseless: its words in another order, or its first three over and over."""
+    words = text.split()
+    if form == "loop":
+        return " ".join((words[:3] * len(words))[: len(words)])
+    order = np.random.default_rng(int(sha256_text(key)[:15], 16)).permutation(len(words))
+    return " ".join(words[place] for place in order)
 
 
 def distinct_2(tokens: Sequence[int]) -> float:

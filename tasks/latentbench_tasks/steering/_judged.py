@@ -2,7 +2,8 @@
 
 A text succeeds if its concept probability reaches the scorer's threshold, its fluency lies no further than a
 margin below that of the unsteered texts, and it does not repeat itself. An empty text has no scores and no
-success: the model was steered into silence. It is counted.
+success: the model was steered into silence. It is counted. A text whose logits were not finite is unscored: it is in
+no mean, and a factor at which one of the selection texts broke is not chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +14,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Book", "Choice", "Rules", "Text", "choose_factors", "fluency_floor", "judge_text", "read_items"]
+__all__ = [
+    "Book",
+    "Choice",
+    "Rules",
+    "Text",
+    "choose_factors",
+    "fluency_floor",
+    "is_steerable",
+    "judge_text",
+    "read_items",
+]
+
+
+_TEXTS = ("generation", "unsteered", "degenerate", "cost")
 
 
 class Rules(NamedTuple):
@@ -52,6 +66,12 @@ class Text(NamedTuple):
     """Mean log-probability per token under the unsteered model; None for an empty text."""
     keyword: bool
     """Whether a word of the concept's lexicon occurs."""
+    kl: float | None = None
+    """Divergence from the unsteered model, nats per token; None where it was not measured."""
+    lens: float | None = None
+    """Generated tokens that the latent's direction promotes most; None without a latent."""
+    others: Mapping[str, float] | None = None
+    """Probability of every other concept; None where it was not measured."""
 
 
 class Book(NamedTuple):
@@ -61,28 +81,44 @@ class Book(NamedTuple):
     """Thresholds they were judged by."""
     scorers: dict[str, Mapping[str, Any]]
     """Scorer item by concept."""
-    choices: dict[str, Mapping[str, Any]]
-    """Choice of latents by concept."""
+    choices: dict[tuple[str, str], Mapping[str, Any]]
+    """What steers, by (method, concept)."""
     unsteered: dict[tuple[str, str], list[Text]]
     """Unsteered texts by (concept, half), concepts with a usable scorer only."""
+    degenerate: dict[str, list[Text]]
+    """Texts made senseless on purpose, by concept."""
     steered: dict[tuple[str, str, float, str], list[Text]]
-    """Steered texts by (direction, concept, factor, half)."""
+    """Steered texts by (method, concept, factor, half)."""
+    broken: dict[tuple[str, str, float, str], int]
+    """How many texts have no score, by the same."""
     counts: dict[str, int]
     """Texts, empty texts, tokens."""
 
-    def scored_concepts(self) -> list[str]:
-        """Concepts that have a usable scorer and a latent."""
-        return [name for name in self.usable_concepts() if self.choices.get(name, {}).get("latents")]
+    def scored_concepts(self, method: str) -> list[str]:
+        """Concepts that have a usable scorer and something to steer with."""
+        return [name for name in self.usable_concepts() if is_steerable(self.choices.get((method, name)))]
 
     def usable_concepts(self) -> list[str]:
         """Concepts that have a usable scorer."""
         return [name for name, scorer in self.scorers.items() if scorer["kept"]]
 
-    def mean(self, direction: str, concept: str, half: str, field: str) -> NDArray[np.float64]:
-        """Float[factor]: mean of a field of the texts at each factor; NaN where there is none."""
-        return np.array(
-            [_mean(self.steered.get((direction, concept, f, half), ()), field) for f in self.rules.factors]
-        )
+    def factors(self, method: str, concept: str, half: str) -> list[float]:
+        """Factors at which every text of a half is scored, ascending."""
+        found = {
+            factor: len(texts)
+            for (one, name, factor, part), texts in self.steered.items()
+            if (one, name, part) == (method, concept, half)
+        }
+        whole = max((n + self.broken.get((method, concept, f, half), 0) for f, n in found.items()), default=0)
+        return sorted(factor for factor, count in found.items() if count == whole)
+
+    def mean(self, method: str, concept: str, factor: float, half: str, field: str) -> float:
+        """Mean of a field of the texts at a factor; NaN where there is none."""
+        return _mean(self.steered.get((method, concept, factor, half), ()), field)
+
+    def means(self, method: str, concept: str, half: str, field: str) -> NDArray[np.float64]:
+        """Float[factor]: the same at each factor of the grid that all concepts share."""
+        return np.array([self.mean(method, concept, factor, half, field) for factor in self.rules.factors])
 
     def unsteered_mean(self, concept: str, half: str, field: str) -> float:
         """Mean of a field of the unsteered texts, scored for a concept."""
@@ -90,12 +126,19 @@ class Book(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Factors chosen on the selection half, as positions in the grid."""
+    """Factors chosen on the selection half."""
 
-    by_concept: dict[str, int]
+    by_concept: dict[str, float]
     """Best factor of each concept."""
-    fixed: int | None
-    """Best single factor for all concepts; None without concepts."""
+    at_end: dict[str, int]
+    """1 where that is the largest factor tried, -1 where it is the smallest, else 0."""
+    fixed: float | None
+    """Best single factor of the shared grid for all concepts; None without concepts."""
+
+
+def is_steerable(choice: Mapping[str, Any] | None) -> bool:
+    """Whether a choice gives something to steer with: latents, a direction or words."""
+    return choice is not None and choice["reason"] is None
 
 
 def fluency_floor(unsteered: Iterable[Mapping[str, Any]], margin: float) -> float:
@@ -127,7 +170,7 @@ def judge_text(
     """
     fluency = item["fluency"]
     if probability is None or fluency is None:
-        return Text(False, 0.0, None, None, False)
+        return Text(False, 0.0, None, None, False, lens=item.get("lens"))
     well_formed = fluency >= floor and item["distinct_2"] >= rules.min_distinct_2
     return Text(
         well_formed and probability >= threshold,
@@ -135,6 +178,9 @@ def judge_text(
         probability,
         fluency,
         hits > 0,
+        item.get("kl"),
+        item.get("lens"),
+        item.get("other_scores"),
     )
 
 
@@ -143,56 +189,81 @@ def read_items(items: Iterable[Mapping[str, Any]], rules: Rules) -> Book:
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
         kinds.setdefault(item["kind"], []).append(item)
-    generations = list({item["id"]: item for item in kinds.get("generation", [])}.values())
-    unsteered = list({item["id"]: item for item in kinds.get("unsteered", [])}.values())
-    costs = {item["id"]: item for item in kinds.get("cost", [])}.values()
+    once = {kind: list({one["id"]: one for one in kinds.get(kind, [])}.values()) for kind in _TEXTS}
+    unsteered = once["unsteered"]
     floor = fluency_floor(unsteered, rules.fluency_margin)
     book = Book(
         rules=rules,
         scorers={item["concept"]: item for item in kinds.get("scorer", [])},
-        choices={item["concept"]: item for item in kinds.get("choice", [])},
+        choices={(item["method"], item["concept"]): item for item in kinds.get("choice", [])},
         unsteered={},
+        degenerate={},
         steered={},
-        counts={
-            "generations": len(generations),
-            "unsteered_texts": len(unsteered),
-            "empty_generations": sum(item["fluency"] is None for item in generations),
-            "disfluent_generations": sum(
-                item["fluency"] is not None and item["fluency"] < floor for item in generations
-            ),
-            "repetitive_generations": sum(
-                item["fluency"] is not None and item["distinct_2"] < rules.min_distinct_2
-                for item in generations
-            ),
-            "generation_tokens": sum(item["forward_tokens"] for item in costs),
-            "shadow_tokens": sum(item["shadow_tokens"] for item in costs),
-        },
+        broken={},
+        counts=_counts(once, floor, rules),
     )
     for concept in book.usable_concepts():
         threshold = float(book.scorers[concept]["threshold"])
-        for item in unsteered:
+        for item in (*unsteered, *once["degenerate"]):
             hits = item["lexicon_hits"].get(concept, 0)
             text = judge_text(item, item["concept_scores"].get(concept), hits, threshold, floor, rules)
-            book.unsteered.setdefault((concept, item["split"]), []).append(text)
-    for item in generations:
+            if item["kind"] == "unsteered":
+                book.unsteered.setdefault((concept, item["split"]), []).append(text)
+            else:
+                book.degenerate.setdefault(concept, []).append(text)
+    for item in once["generation"]:
+        key = (item["method"], item["concept"], float(item["factor"]), item["split"])
+        if is_broken(item):
+            book.broken[key] = book.broken.get(key, 0) + 1
+            continue
         threshold = float(book.scorers[item["concept"]]["threshold"])
         text = judge_text(item, item["concept_score"], item["lexicon_hits"], threshold, floor, rules)
-        key = (item["direction"], item["concept"], float(item["factor"]), item["split"])
         book.steered.setdefault(key, []).append(text)
     return book
 
 
-def choose_factors(book: Book, direction: str, concepts: Sequence[str]) -> Choice:
+def is_broken(item: Mapping[str, Any]) -> bool:
+    """Whether a generation has no score because the model broke."""
+    return str(item.get("status", "ok")).startswith("broken")
+
+
+def _counts(once: Mapping[str, Sequence[Mapping[str, Any]]], floor: float, rules: Rules) -> dict[str, int]:
+    generations = [item for item in once["generation"] if not is_broken(item)]
+    said = [item for item in generations if item["fluency"] is not None]
+    return {
+        "generations": len(once["generation"]),
+        "unsteered_texts": len(once["unsteered"]),
+        "unscored_generations": len(once["generation"]) - len(generations),
+        "empty_generations": len(generations) - len(said),
+        "disfluent_generations": sum(item["fluency"] < floor for item in said),
+        "repetitive_generations": sum(item["distinct_2"] < rules.min_distinct_2 for item in said),
+        "generation_tokens": sum(item["forward_tokens"] for item in once["cost"]),
+        "shadow_tokens": sum(item["shadow_tokens"] for item in once["cost"]),
+    }
+
+
+def choose_factors(book: Book, method: str, concepts: Sequence[str]) -> Choice:
     """Choose factors on the selection half; ties go to the smaller factor.
 
-    Concepts without a text at every factor of the selection half are left out.
+    Concepts without a factor at which every selection text is scored are left out; the shared factor is chosen among
+    those at which all remaining concepts are.
     """
-    curves = {name: book.mean(direction, name, "select", book.rules.choose_by) for name in concepts}
-    complete = {name: curve for name, curve in curves.items() if np.all(np.isfinite(curve))}
-    if not complete:
-        return Choice({}, None)
-    together = np.mean(list(complete.values()), axis=0)
-    return Choice({name: best_factor(curve) for name, curve in complete.items()}, best_factor(together))
+    by_concept: dict[str, float] = {}
+    at_end: dict[str, int] = {}
+    for name in concepts:
+        factors = book.factors(method, name, "select")
+        if not factors:
+            continue
+        curve = np.array([book.mean(method, name, f, "select", book.rules.choose_by) for f in factors])
+        best = best_factor(curve)
+        by_concept[name] = factors[best]
+        at_end[name] = 0 if len(factors) == 1 else int(best == len(factors) - 1) - int(best == 0)
+    together = [book.means(method, name, "select", book.rules.choose_by) for name in by_concept]
+    if not together:
+        return Choice({}, {}, None)
+    average = np.where(np.isfinite(np.mean(together, axis=0)), np.mean(together, axis=0), -np.inf)
+    fixed = book.rules.factors[best_factor(average)] if np.isfinite(average).any() else None
+    return Choice(by_concept, at_end, fixed)
 
 
 def best_factor(curve: NDArray[np.float64]) -> int:
@@ -201,5 +272,5 @@ def best_factor(curve: NDArray[np.float64]) -> int:
 
 
 def _mean(texts: Iterable[Text], field: str) -> float:
-    found = [float(value) for text in texts for value in [getattr(text, field)] if value is not None]
+    found = [float(value) for text in texts if (value := getattr(text, field)) is not None]
     return float(np.mean(found)) if found else float("nan")

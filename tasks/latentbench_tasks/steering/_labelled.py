@@ -22,9 +22,10 @@ class ConceptTexts(NamedTuple):
     concept: Concept
     """The concept."""
     positives: list[Document]
-    """Documents that carry it."""
+    """Documents that carry it: labelled ones, then examples of its own."""
     negatives: list[Document]
-    """Documents that don't: other classes of the same sets (up to half of them), then background."""
+    """Documents that don't: examples of its own and other classes of the same sets (up to half of them), then
+    background."""
 
 
 def draw_texts(
@@ -37,6 +38,10 @@ def draw_texts(
     that most of them are shared. The corpus is already without duplicates, and texts that
     begin alike lie in one split.
 
+    A concept without labelled sets takes its own examples of this split. Those are short, and latents that
+    tell short texts from long ones must not win the choice, so its background documents are at most twice as
+    long as its longest example.
+
     Args:
         corpus: one split.
         concepts: what to draw for.
@@ -45,18 +50,53 @@ def draw_texts(
         seed: seed of the draw.
     """
     background = frozenset(background)
-    order = sorted(corpus.pool, key=lambda document: sha256_text(f"{seed}:{document.sha256}"))
-    drawn: list[ConceptTexts] = []
-    for concept in concepts:
-        sides: dict[Side, list[Document]] = {"positive": [], "other": [], "background": []}
-        for document in order:
-            side = _side(document, concept, background)
-            if side is not None and len(sides[side]) < count:
-                sides[side].append(document)
-        others = sides["other"][: max(count // 2, count - len(sides["background"]))]
-        negatives = others + sides["background"][: count - len(others)]
-        drawn.append(ConceptTexts(concept, sides["positive"], negatives))
-    return drawn
+    order = sorted(corpus.pool, key=lambda document: _rank(document, seed))
+    common = [document for document in order if not background.isdisjoint(document.labels)]
+    return [
+        _drawn(concept, order if concept.positives else common, background, count, corpus.split, seed)
+        for concept in concepts
+    ]
+
+
+def _rank(document: Document, seed: int) -> str:
+    return sha256_text(f"{seed}:{document.sha256}")
+
+
+def _drawn(
+    concept: Concept,
+    order: Sequence[Document],
+    background: frozenset[str],
+    count: int,
+    split: str,
+    seed: int,
+) -> ConceptTexts:
+    own = {side: _own(concept, split, side, seed)[:count] for side in (True, False)}
+    sides: dict[Side, list[Document]] = {"positive": [], "other": own[False], "background": []}
+    longest = 2 * max((len(document.text) for document in own[True]), default=0)
+    for document in order:
+        if not concept.positives and len(sides["background"]) == count:
+            break
+        side = _side(document, concept, background)
+        if side is None or len(sides[side]) == count:
+            continue
+        if concept.positives or not longest or len(document.text) <= longest:
+            sides[side].append(document)
+    others = sides["other"][: max(count // 2, count - len(sides["background"]))]
+    negatives = others + sides["background"][: count - len(others)]
+    return ConceptTexts(concept, (sides["positive"] + own[True])[:count], negatives)
+
+
+def _own(concept: Concept, split: str, positive: bool, seed: int) -> list[Document]:
+    """A concept's own examples of one split and one side, in the order of the seed."""
+    from latentbench.data import Document
+
+    texts = {
+        example.text: None
+        for example in concept.examples
+        if example.split == split and example.positive == positive
+    }
+    found = [Document(sha256_text(" ".join(text.split())), text, f"examples:{concept.id}") for text in texts]
+    return sorted(found, key=lambda document: _rank(document, seed))
 
 
 def _side(document: Document, concept: Concept, background: frozenset[str]) -> Side | None:

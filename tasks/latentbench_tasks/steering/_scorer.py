@@ -40,6 +40,8 @@ class ScorerOptions(NamedTuple):
     """Held-out AUROC below which a classifier is not used."""
     threshold: float
     """Lowest probability at which a text counts as having the concept."""
+    lexicon: bool
+    """Whether concepts without labelled texts are scored by their lexicon instead of being left out."""
     false_positives: float
     """Share of held-out negatives that may pass; the threshold is raised until no more do."""
 
@@ -50,14 +52,16 @@ class TextScorer(NamedTuple):
     concept: Concept
     """What it looks for."""
     model: Any
-    """scikit-learn pipeline; None if there were too few texts."""
+    """scikit-learn pipeline; None if there were too few texts: then words of the lexicon stand in for it."""
     item: dict[str, Any]
     """Its quality, as stored: `kept`, `reason`, `auroc`, `threshold`, ..."""
 
     def probabilities(self, texts: Sequence[str]) -> list[float]:
-        """Probability of the concept in each text."""
+        """Probability of the concept in each text; by words of the lexicon alone where there is no classifier."""
         if not texts:
             return []
+        if self.model is None:
+            return [1 - 0.5 ** self.concept.lexicon_hits(text) for text in texts]
         return [float(value) for value in self.model.predict_proba(list(texts))[:, 1]]
 
 
@@ -122,7 +126,11 @@ def fit_scorer(texts: ConceptTexts, neutral: Sequence[str], options: ScorerOptio
     if min(sides) < _FEWEST:
         reason = (
             f"{sides[1]} positive and {sides[0]} negative held-out documents; {_FEWEST} of each are needed"
+            if texts.positives
+            else f"concept {concept.id!r} has no labelled texts that a classifier could learn from"
         )
+        if options.lexicon and not texts.positives:
+            return _by_lexicon(concept, neutral, options, item)
         return TextScorer(concept, None, {**item, "kept": False, "reason": reason})
     model = _fitted([text for text, _ in fit], np.array([label for _, label in fit]), len(learnt))
     scorer = TextScorer(concept, model, item)
@@ -130,6 +138,27 @@ def fit_scorer(texts: ConceptTexts, neutral: Sequence[str], options: ScorerOptio
     labels = np.array([label for _, label in held_out], dtype=np.int64)
     quality = _quality(probabilities, labels, np.array(scorer.probabilities(held_out_neutral)), options, rng)
     return scorer._replace(item={**item, **quality})
+
+
+def _by_lexicon(
+    concept: Concept, neutral: Sequence[str], options: ScorerOptions, item: dict[str, Any]
+) -> TextScorer:
+    """A scorer that counts words of the lexicon; what it lets pass is measured on all neutral texts."""
+    scorer = TextScorer(concept, None, item)
+    passed = np.array(scorer.probabilities(neutral))
+    threshold = max(
+        options.threshold, _strict_threshold(passed, options.false_positives) if len(passed) else 0.0
+    )
+    return scorer._replace(
+        item={
+            **item,
+            "kept": True,
+            "reason": "scored by words of its lexicon: no labelled texts to measure a classifier on",
+            "auroc": None,
+            "threshold": threshold,
+            "false_positive_rate_neutral": float((passed >= threshold).mean()) if len(passed) else None,
+        }
+    )
 
 
 def _is_learnt(name: str) -> bool:

@@ -3,11 +3,14 @@
 The factor of each concept is chosen on the `select` prompts and scored on the `test` prompts, because the
 maximum over factors is biased upwards on the prompts it was taken on: with 14 factors and 5 prompts a true
 score of 0.14 shows as 0.56. Concepts are the resampling unit; a concept's prompts go along with it.
+
+Metrics of the first method have plain names; those of another carry its name behind (`success_auroc`), and
+`lift_over_auroc` is the paired difference from the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,8 +19,9 @@ from numpy.typing import NDArray
 from latentbench.stats import Estimate, Units, bootstrap, mean, ratio, unscored
 from latentbench.store import Curve, CurvePoint, Metric
 from latentbench_tasks.steering._judged import Book, Choice, Rules, choose_factors, read_items
+from latentbench_tasks.steering._methods import METHODS
 
-__all__ = ["summarise", "units"]
+__all__ = ["concept_rows", "recompute", "summarise", "units"]
 
 _SHARE = (0.0, 1.0)
 _CHANGE = (-1.0, 1.0)
@@ -64,9 +68,32 @@ _SPECS = {
     "keyword_rate": _Spec("share", "higher", "test texts with a word of the concept's lexicon", _SHARE),
     "keyword_rate_unsteered": _Spec("share", "none", "the same for unsteered texts: the floor", _SHARE),
     "boundary_share": _Spec(
-        "share", "lower", "concepts whose chosen factor is the smallest or largest of the grid", _SHARE
+        "share", "lower", "concepts whose chosen factor is the smallest or largest that was tried", _SHARE
+    ),
+    "kl": _Spec(
+        "nats/token", "lower", "divergence of the steered from the unsteered model on its own text", None
+    ),
+    "success_at_20": _Spec(
+        "tokens", "higher", "generated tokens among the 20 that the latent's direction promotes most", None
+    ),
+    "side_effect": _Spec(
+        "probability", "none", "change of the other concepts' probabilities, mean over them", _CHANGE
+    ),
+    "side_effect_largest": _Spec(
+        "probability", "lower", "largest rise of another concept's probability", _CHANGE
     ),
 }
+_OPTIONAL = ("kl", "success_at_20", "side_effect", "side_effect_largest")
+"""Left out where no text has them."""
+_OF_EVERY_METHOD = (
+    "success",
+    "success_on_selection",
+    "selection_gap",
+    "boundary_share",
+    "fluency_change",
+    "kl",
+)
+"""What is reported for methods after the first one."""
 _FIELDS: dict[str, tuple[str, tuple[float, float] | None]] = {
     "success": ("share", _SHARE),
     "probability": ("probability", _SHARE),
@@ -79,19 +106,24 @@ _FIXED = _Spec(
     "as success, with one factor for all concepts, chosen on all their select prompts",
     _SHARE,
 )
-_RANDOM = _Spec(
+_DEGENERATE = _Spec(
     "share",
     "none",
-    "as success, for a random direction of the same norm through the same choice of factor",
+    "the same for unsteered texts made senseless (words shuffled, or three words over and over)",
     _SHARE,
 )
-_OVER_RANDOM = _Spec("share", "higher", "success less success_random_direction, paired by concept", _CHANGE)
-_COVERAGE = _Spec("share", "higher", "concepts with a usable scorer for which a latent was found", _SHARE)
+_OVER = _Spec("share", "higher", "success less that of another method, paired by concept", _CHANGE)
+_COVERAGE = _Spec(
+    "share", "higher", "concepts with a usable scorer for which there is something to steer with", _SHARE
+)
 _ADJUSTED = _Spec(
     "share", "higher", "as success, concepts without a latent counting with their unsteered success", _SHARE
 )
 _SCORER = _Spec(
-    "AUROC", "none", "held-out AUROC of the concepts' text classifiers, all requested concepts", _SHARE
+    "AUROC",
+    "none",
+    "held-out AUROC of the concepts' text classifiers, requested concepts with labelled texts",
+    _SHARE,
 )
 
 
@@ -106,17 +138,20 @@ def summarise(
         rng: source of the bootstrap.
     """
     book = read_items(items, Rules.of(config))
-    concepts = book.scored_concepts()
-    choice = choose_factors(book, "latent", concepts)
-    rows = {name: _concept_row(book, "latent", name, index) for name, index in choice.by_concept.items()}
-    metrics = [
-        _metric(name, spec, [row[name] for row in rows.values()], rng) for name, spec in _SPECS.items()
-    ]
-    metrics.append(_fixed(book, choice, rng))
-    metrics += _coverage(book, rows, rng)
-    metrics += _random_control(book, rows, rng)
+    first, *others = config["methods"]
+    concepts = book.scored_concepts(first)
+    choice = choose_factors(book, first, concepts)
+    rows = concept_rows(book, first)
+    metrics = _of_rows(rows, _SPECS, "", rng)
+    if METHODS[first].kind != "prompt":
+        metrics.append(_fixed(book, first, choice, "", rng))
+    metrics += _coverage(book, first, rows, rng)
+    for other in others:
+        metrics += _other_method(book, other, rows, rng)
     half = "test" if config["test_factors"] == "all" else "select"
-    curves = [_curve(book, list(rows), half, field, rng) for field in ("success", "probability", "fluency")]
+    curves = [
+        _curve(book, first, list(rows), half, field, rng) for field in ("success", "probability", "fluency")
+    ]
     counts = {
         "concepts": len(rows),
         "concepts_requested": len(book.scorers),
@@ -130,37 +165,100 @@ def summarise(
 def units(
     items: Sequence[Mapping[str, Any]], _judgements: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
 ) -> Units | None:
-    """The metrics that are means over concepts; None without a scored concept.
+    """The metrics that are means over concepts, of every method; None without a scored concept.
 
-    The units are all usable concepts: one without a latent counts in none of the means.
+    The units are all usable concepts: one that a method has no number for counts in none of its means.
     """
     book = read_items(items, Rules.of(config))
-    choice = choose_factors(book, "latent", book.scored_concepts())
+    first, *others = config["methods"]
+    columns = {(name, first): name for name in _SPECS}
+    columns |= {(name, method): f"{name}_{method}" for method in others for name in _OF_EVERY_METHOD}
+    rows = {method: concept_rows(book, method) for method in config["methods"]}
     names = book.usable_concepts()
-    sums = np.zeros((len(names), 2 * len(_SPECS)))
-    for unit, name in enumerate(names):
-        if name not in choice.by_concept:
-            continue
-        row = _concept_row(book, "latent", name, choice.by_concept[name])
-        for column, metric in enumerate(_SPECS):
-            if np.isfinite(row[metric]):
-                sums[unit, 2 * column : 2 * column + 2] = [row[metric], 1.0]
-    if not choice.by_concept:
+    if not any(rows.values()):
         return None
-    return Units(tuple(names), sums, {name: ratio(2 * i, 2 * i + 1) for i, name in enumerate(_SPECS)})
+    sums = np.zeros((len(names), 2 * len(columns)))
+    for unit, concept in enumerate(names):
+        for column, (name, method) in enumerate(columns):
+            value = rows[method].get(concept, {}).get(name, float("nan"))
+            if np.isfinite(value):
+                sums[unit, 2 * column : 2 * column + 2] = [value, 1.0]
+    return Units(
+        tuple(names), sums, {name: ratio(2 * i, 2 * i + 1) for i, name in enumerate(columns.values())}
+    )
 
 
-def _concept_row(book: Book, direction: str, concept: str, index: int) -> dict[str, float]:
-    """Every per-concept number, by metric name; `index` is the chosen factor's place in the grid."""
+def recompute(
+    items: list[dict[str, Any]],
+    judgements: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> tuple[list[Metric], list[Curve], dict[str, int]]:
+    """`summarise` of a stored cell, as entry points of `latentbench.metrics` are called.
+
+    Args:
+        items: what was measured.
+        judgements: what was judged.
+        config: the task's options, as the run record holds them.
+        rng: source of the draws.
+    """
+    return summarise(items, config, rng)
+
+
+def _of_rows(
+    rows: Mapping[str, Mapping[str, float]], specs: Mapping[str, _Spec], suffix: str, rng: np.random.Generator
+) -> list[Metric]:
+    found = []
+    for name, spec in specs.items():
+        values = [row[name] for row in rows.values()]
+        if name not in _OPTIONAL or np.isfinite(values).any():
+            found.append(_metric(name + suffix, spec, values, rng))
+    return found
+
+
+def _other_method(
+    book: Book, method: str, first: Mapping[str, Mapping[str, float]], rng: np.random.Generator
+) -> list[Metric]:
+    """A method through the same choice of factor, and what the first one gains over it on the same concepts."""
+    choice = choose_factors(book, method, book.scored_concepts(method))
+    rows = concept_rows(book, method)
+    title = METHODS[method].title
+    specs = {
+        name: _SPECS[name]._replace(note=f"{title}: {_SPECS[name].note}", direction="none", headline=False)
+        for name in _OF_EVERY_METHOD
+    }
+    found = _of_rows(rows, specs, f"_{method}", rng)
+    if METHODS[method].kind != "prompt":
+        found.append(_fixed(book, method, choice, f"_{method}", rng))
+    gained = [first[name]["success"] - row["success"] for name, row in rows.items() if name in first]
+    found.append(_metric(f"lift_over_{method}", _OVER._replace(note=f"{_OVER.note}: {title}"), gained, rng))
+    return found
+
+
+def concept_rows(book: Book, method: str) -> dict[str, dict[str, float]]:
+    """Every number of a method by concept and metric name; NaN where there is none. Means over these are published.
+
+    Args:
+        book: the cell's items, read.
+        method: one of its methods.
+    """
+    choice = choose_factors(book, method, book.scored_concepts(method))
+    return {name: _concept_row(book, method, name, choice) for name in choice.by_concept}
+
+
+def _concept_row(book: Book, method: str, concept: str, choice: Choice) -> dict[str, float]:
+    """Every per-concept number, by metric name."""
+    factor = choice.by_concept[concept]
 
     def test(field: str) -> float:
-        return float(book.mean(direction, concept, "test", field)[index])
+        return book.mean(method, concept, factor, "test", field)
 
     def plain(field: str) -> float:
         return book.unsteered_mean(concept, "test", field)
 
-    on_selection = float(book.mean(direction, concept, "select", "success")[index])
+    on_selection = book.mean(method, concept, factor, "select", "success")
     success, floor = test("success"), plain("success")
+    changes = _side_effects(book, method, concept, factor)
     return {
         "success": success,
         "success_unsteered": floor,
@@ -171,26 +269,41 @@ def _concept_row(book: Book, direction: str, concept: str, index: int) -> dict[s
         "fluency_change": test("fluency") - plain("fluency"),
         "keyword_rate": test("keyword"),
         "keyword_rate_unsteered": plain("keyword"),
-        "boundary_share": float(index in (0, len(book.rules.factors) - 1)),
+        "boundary_share": float(choice.at_end[concept] != 0),
+        "kl": test("kl"),
+        "success_at_20": test("lens"),
+        "side_effect": float(np.mean(changes)) if changes else float("nan"),
+        "side_effect_largest": max(changes, default=float("nan")),
     }
 
 
-def _fixed(book: Book, choice: Choice, rng: np.random.Generator) -> Metric:
+def _side_effects(book: Book, method: str, concept: str, factor: float) -> list[float]:
+    """Change of every other concept's mean probability on the test texts."""
+    texts = [text.others for text in book.steered.get((method, concept, factor, "test"), ()) if text.others]
+    if not texts:
+        return []
+    return [
+        float(np.mean([one[other] for one in texts])) - book.unsteered_mean(other, "test", "probability")
+        for other in texts[0]
+        if other != concept
+    ]
+
+
+def _fixed(book: Book, method: str, choice: Choice, suffix: str, rng: np.random.Generator) -> Metric:
     """Success with one factor for all concepts. The bootstrap chooses that factor anew in every draw."""
-    names = list(choice.by_concept)
+    names, title = list(choice.by_concept), f"success_fixed_factor{suffix}"
+    spec = _FIXED if not suffix else _FIXED._replace(direction="none")
     if choice.fixed is None:
-        return _metric("success_fixed_factor", _FIXED, [], rng)
-    select = np.array([book.mean("latent", name, "select", book.rules.choose_by) for name in names])
-    test = np.array([book.mean("latent", name, "test", "success") for name in names])
-    factor = book.rules.factors[choice.fixed]
-    spec = _FIXED._replace(note=f"{_FIXED.note}; here factor {factor:g}")
-    if not np.all(np.isfinite(test)):  # other factors were not generated on the test prompts
-        return _metric("success_fixed_factor", spec, test[:, choice.fixed].tolist(), rng)
+        return _metric(title, spec, [], rng)
+    select = np.array([book.means(method, name, "select", book.rules.choose_by) for name in names])
+    test = np.array([book.means(method, name, "test", "success") for name in names])
+    spec = spec._replace(note=f"{spec.note}; here factor {choice.fixed:g}")
+    place = book.rules.factors.index(choice.fixed)
+    if not np.all(np.isfinite(test)) or not np.all(np.isfinite(select)):  # other factors have no test texts
+        return _metric(title, spec, test[:, place].tolist(), rng)
     statistic = _choose_then_test(len(book.rules.factors))
     units = np.hstack([select, test, np.ones((len(names), 1))])
-    return _as_metric(
-        "success_fixed_factor", spec, _estimate(units, statistic, test[:, choice.fixed], spec, rng)
-    )
+    return _as_metric(title, spec, _estimate(units, statistic, test[:, place], spec, rng))
 
 
 def _choose_then_test(n_factors: int) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
@@ -202,36 +315,33 @@ def _choose_then_test(n_factors: int) -> Callable[[NDArray[np.float64]], NDArray
     return statistic
 
 
-def _coverage(book: Book, rows: Mapping[str, Mapping[str, float]], rng: np.random.Generator) -> list[Metric]:
+def _coverage(
+    book: Book, method: str, rows: Mapping[str, Mapping[str, float]], rng: np.random.Generator
+) -> list[Metric]:
     usable = book.usable_concepts()
     adjusted = [
         rows[name]["success"] if name in rows else book.unsteered_mean(name, "test", "success")
         for name in usable
     ]
     aurocs = [float(scorer["auroc"]) for scorer in book.scorers.values() if scorer.get("auroc") is not None]
-    return [
+    found = [
         _metric("coverage", _COVERAGE, [float(name in rows) for name in usable], rng),
         _metric("success_all_concepts", _ADJUSTED, adjusted, rng),
         _metric("scorer_auroc", _SCORER, aurocs, rng),
     ]
+    if book.degenerate:
+        passed = [_share(book.degenerate[name]) for name in usable]
+        found.append(_metric("success_degenerate", _DEGENERATE, passed, rng))
+    return found
 
 
-def _random_control(
-    book: Book, rows: Mapping[str, Mapping[str, float]], rng: np.random.Generator
-) -> list[Metric]:
-    choice = choose_factors(book, "random", list(rows))
-    if not choice.by_concept:
-        return []
-    control = {name: _concept_row(book, "random", name, index) for name, index in choice.by_concept.items()}
-    gained = [rows[name]["success"] - row["success"] for name, row in control.items()]
-    return [
-        _metric("success_random_direction", _RANDOM, [row["success"] for row in control.values()], rng),
-        _metric("lift_over_random", _OVER_RANDOM, gained, rng),
-    ]
+def _share(texts: Iterable[Any]) -> float:
+    return float(np.mean([text.success for text in texts]))
 
 
 def _curve(
     book: Book,
+    method: str,
     concepts: Sequence[str],
     half: str,
     field: str,
@@ -242,7 +352,7 @@ def _curve(
     spec = _Spec(unit, "none", "", bounds)
     table = np.array(
         [
-            [book.unsteered_mean(name, half, field), *book.mean("latent", name, half, field)]
+            [book.unsteered_mean(name, half, field), *book.means(method, name, half, field)]
             for name in concepts
         ]
     ).reshape(len(concepts), len(book.rules.factors) + 1)

@@ -18,39 +18,59 @@ and so most of what is steered, into the template. `prompting = "chat"` is there
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from latentbench.identity import sha256_json
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, Watcher
 from latentbench_tasks.steering import _generate as gen
-from latentbench_tasks.steering._choose import ChoiceOptions, choose_latents
+from latentbench_tasks.steering._axbench import axbench_concepts
 from latentbench_tasks.steering._concepts import Concept, background_sets, concepts, neutral_prompts, prompts
 from latentbench_tasks.steering._config import SteeringConfig
-from latentbench_tasks.steering._judged import Rules, choose_factors, fluency_floor, judge_text, read_items
+from latentbench_tasks.steering._judged import (
+    Book,
+    Rules,
+    choose_factors,
+    fluency_floor,
+    judge_text,
+    read_items,
+)
 from latentbench_tasks.steering._labelled import ConceptTexts, draw_texts
+from latentbench_tasks.steering._methods import METHODS
 from latentbench_tasks.steering._scorer import ScorerOptions, TextScorer, fit_scorer
+from latentbench_tasks.steering._steers import Chooser, steers
 from latentbench_tasks.steering._watch import ContrastWatcher, labelled_rows
-from latentbench_tasks.steering.metrics import summarise
+from latentbench_tasks.steering._write import Row, Steer, Writer
+from latentbench_tasks.steering.metrics import recompute
+
+if TYPE_CHECKING:
+    from latentbench.data import TokenRow
 
 __all__ = ["SteeringConfig", "SteeringTask"]
 
 _PROMPT_TOKENS = 7
 """Tokens of an average prompt; for cost estimates only."""
+_FLAT = 1e-9
 
 
 class SteeringTask(Task):
     """Steering success at a factor chosen on other prompts, with what it costs in fluency."""
 
     name: ClassVar[str] = "steering"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     Config: ClassVar[type[TaskConfig]] = SteeringConfig
     config: SteeringConfig
 
     def watcher(self, setup: CellSetup) -> Watcher:
         """Sums of activations on the concepts' labelled texts of the `select` split."""
+        rows, texts, stream = self._labelled(setup)
+        return ContrastWatcher(rows, texts, stream)
+
+    def _labelled(self, setup: CellSetup) -> tuple[list[TokenRow], list[ConceptTexts], str]:
+        """Tokens of the labelled documents, what they are to each concept, and the name of their stream."""
         config = self.config
         what = {
             "concepts": [concept.model_dump(mode="json") for concept in self._concepts()],
@@ -60,7 +80,7 @@ class SteeringTask(Task):
             "seed": setup.seed,
         }
 
-        def draw() -> tuple[list[Any], list[ConceptTexts]]:
+        def draw() -> tuple[list[TokenRow], list[ConceptTexts]]:
             texts = draw_texts(
                 setup.load_split("select"),
                 self._concepts(),
@@ -72,7 +92,7 @@ class SteeringTask(Task):
 
         stream = f"steering-select-{sha256_json(what)[:12]}"
         rows, texts = setup.shared.once(f"{stream}:{sha256_json(setup.lm.identity())}", draw)
-        return ContrastWatcher(rows, texts, stream)
+        return rows, texts, stream
 
     def measure(self, setup: CellSetup, items: list[Item]) -> Iterator[Item]:
         """Classifiers, choices of latents, unsteered texts, steered texts; what it finds done it skips."""
@@ -84,22 +104,31 @@ class SteeringTask(Task):
                 yield item
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
-        """See `metrics.summarise`."""
-        return Summary(*summarise(items, self.config.model_dump(mode="json"), rng))
+        """See `Task.summarise`."""
+        return Summary(*recompute(items, judgements, self.config.model_dump(mode="json"), rng))
 
     def tokens(self) -> int:
         """Tokens through the model for one cell: labelled texts, generation and scoring."""
         config, n = self.config, len(self._concepts())
         watched = n * 2 * config.select_documents * config.select_context
-        texts = (
-            n * len(config.factors) * config.prompts * config.samples * (2 if config.random_direction else 1)
-        )
-        return watched + (texts + config.prompts * config.samples) * 2 * (
-            _PROMPT_TOKENS + config.max_new_tokens
-        )
+        passes = sum(METHODS[method].kind in ("rank", "direction") for method in config.methods)
+        each = _PROMPT_TOKENS + config.max_new_tokens
+        scored = (3 if config.kl else 2) * each
+        return watched * (1 + min(passes, 2)) + self.texts() * scored
+
+    def texts(self) -> int:
+        """Texts of all methods without those of longer grids; texts that two methods share are counted twice."""
+        config = self.config
+        chosen = 2 if config.test_factors == "chosen" else len(config.factors)
+        halves = config.prompts // 2 * config.samples
+        prompted = sum(METHODS[method].kind == "prompt" for method in config.methods)
+        factors = (len(config.methods) - prompted) * (len(config.factors) + chosen) + 2 * prompted
+        return halves * (len(self._concepts()) * factors + 2)
 
     def _concepts(self) -> list[Concept]:
-        return concepts(self.config.concepts)
+        file = self.config.concepts_file
+        among = axbench_concepts(Path(file), self.config.concepts_sha256) if file else None
+        return concepts(self.config.concepts, among)
 
     def _measured(self, setup: CellSetup, known: list[Item]) -> Iterator[Item]:
         """Every item of the step in order; texts that `known` holds are not generated again."""
@@ -107,39 +136,56 @@ class SteeringTask(Task):
         scorers = self._scorers(setup)
         yield from (scorer.item for scorer in scorers)
         usable = {scorer.concept.id: scorer for scorer in scorers if scorer.item["kept"]}
-        options = ChoiceOptions(config.contrast, config.unit, config.n_latents, config.max_density)
-        choices = choose_latents(known, list(usable), gen.decoder_norms(setup.dictionary), options)
-        yield from choices
+        wanted = [scorer.concept for scorer in usable.values()]
+        choices: list[Item] = []
+        for choice in Chooser(setup, config, self._labelled(setup)[0], known).choices(wanted):
+            choices.append(choice)
+            yield choice
         unsteered = self._unsteered(setup, usable)
         yield from unsteered
+        yield from self._degenerate(setup, usable, unsteered)
         steering = _Steering(self, setup, usable, choices, unsteered)
         halves = ("select", "test") if config.test_factors == "all" else ("select",)
-        every = {choice["concept"]: config.factors for choice in choices if choice["latents"]}
-        rows = [row for direction in self._directions() for row in self._grid(direction, every, halves)]
-        yield from steering.texts(rows, known)
-        if config.test_factors == "chosen":
-            book = read_items(known, self._rules())
-            rows = []
-            for direction in self._directions():
-                choice = choose_factors(book, direction, list(every))
-                wanted = {
-                    name: sorted({config.factors[index], config.factors[choice.fixed or 0]})
-                    for name, index in choice.by_concept.items()
-                }
-                rows += self._grid(direction, wanted, ("test",))
-            yield from steering.texts(rows, known)
+        yield from steering.texts(dict.fromkeys(steering.steers, config.factors), halves, known)
+        # What is stored decides, so that a run which goes on makes the grid no longer than one that never stopped.
+        while longer := self._longer(read_items(known, self._rules()), list(steering.steers)):
+            yield from steering.texts(longer, ("select",), known)
+        book = read_items(known, self._rules())
+        yield from steering.texts(self._tested(book, list(steering.steers)), ("test",), known)
+
+    def _longer(
+        self, book: Book, steered: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[float, ...]]:
+        """One more factor for each method and concept whose best one lies at an end, unless none made a difference."""
+        found: dict[tuple[str, str], tuple[float, ...]] = {}
+        for method, concept in steered:
+            factors = book.factors(method, concept, "select")
+            at_end = choose_factors(book, method, [concept]).at_end.get(concept, 0)
+            curve = [book.mean(method, concept, f, "select", self.config.choose_by) for f in factors]
+            if METHODS[method].kind == "prompt" or not at_end or max(curve) - min(curve) < _FLAT:
+                continue
+            more = 2 * factors[-1] if at_end > 0 else factors[0] / 2
+            most = 2.0**self.config.extensions
+            if not self.config.factors[0] / most <= more <= self.config.factors[-1] * most:
+                continue
+            if not any((method, concept, more, "select") in known for known in (book.steered, book.broken)):
+                found[method, concept] = (more,)
+        return found
+
+    def _tested(
+        self, book: Book, steered: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[float, ...]]:
+        """The factors that the test half still needs: each one's chosen factor, and the one for all."""
+        found: dict[tuple[str, str], tuple[float, ...]] = {}
+        for method in self.config.methods:
+            names = [concept for one, concept in steered if one == method]
+            choice = choose_factors(book, method, names)
+            for name, factor in choice.by_concept.items():
+                found[method, name] = tuple(sorted({factor} | ({choice.fixed} if choice.fixed else set())))
+        return found
 
     def _rules(self) -> Rules:
         return Rules.of(self.config.model_dump(mode="json"))
-
-    def _directions(self) -> tuple[Literal["latent", "random"], ...]:
-        return ("latent", "random") if self.config.random_direction else ("latent",)
-
-    def _grid(
-        self, direction: gen.Direction, factors: dict[str, Any], halves: Sequence[str]
-    ) -> list[gen.GridRow]:
-        chosen = [prompt for prompt in prompts(self.config.prompts) if prompt.half in halves]
-        return gen.grid(list(factors), direction, factors, chosen, self.config.samples)
 
     def decoding(self, setup: CellSetup) -> gen.Decoding:
         """How this task decodes."""
@@ -157,6 +203,7 @@ class SteeringTask(Task):
             config.scorer_windows,
             config.min_auroc,
             config.concept_threshold,
+            config.lexicon,
             config.concept_false_positives,
         )
         wanted = self._concepts()
@@ -201,31 +248,42 @@ class SteeringTask(Task):
 
         def make() -> list[Item]:
             ids = gen.prompt_ids(setup.lm, chosen, config.prompting, setup.tokens.bos)
-            rows = gen.grid([""], "none", {"": [0.0]}, chosen, config.samples)
-            found: list[Item] = []
-            for _, batch in gen.batches(rows, config.batch_rows):
-                texts = gen.generate_batch(setup.lm, None, batch, None, ids, decoding).texts
-                found += [
-                    {"kind": "unsteered", **_about(row), **text}
-                    for row, text in zip(batch, texts, strict=True)
-                ]
-            return found
+            grid = gen.grid([""], "none", {"": [0.0]}, chosen, config.samples)
+            writer = Writer(setup, decoding, config.batch_rows, kl=False)
+            texts = {
+                row.about.id: text
+                for batch in writer.write([Row(row, Steer(), ids[row.prompt.id]) for row in grid], ())
+                for row, text in zip(batch.rows, batch.texts, strict=True)
+            }
+            return [{"kind": "unsteered", **_about(row), **texts[row.id]} for row in grid]
 
         texts = setup.shared.once(f"steering-unsteered:{sha256_json(key)}", make)
-        said = [item["text"] for item in texts if item["fluency"] is not None]
-        scores = {name: iter(scorer.probabilities(said)) for name, scorer in usable.items()}
-        return [
-            {
-                **item,
-                "concept_scores": {
-                    name: None if item["fluency"] is None else next(found) for name, found in scores.items()
-                },
-                "lexicon_hits": {
-                    name: scorer.concept.lexicon_hits(item["text"]) for name, scorer in usable.items()
-                },
-            }
-            for item in texts
-        ]
+        return _scored(texts, usable)
+
+    def _degenerate(
+        self, setup: CellSetup, usable: dict[str, TextScorer], unsteered: Sequence[Item]
+    ) -> list[Item]:
+        """Unsteered texts of the test half made senseless: what the scorers let pass shows what they are worth."""
+        ids = gen.prompt_ids(setup.lm, prompts(self.config.prompts), self.config.prompting, setup.tokens.bos)
+        found: list[Item] = []
+        for item in unsteered:
+            if item["split"] != "test" or item["fluency"] is None:
+                continue
+            for form in ("shuffled", "loop"):
+                text = gen.spoiled(item["text"], form, f"{setup.seed}:{item['id']}")
+                tokens = setup.lm.tokenize([text], self.config.max_new_tokens * 2, bos="never")[0]
+                score = gen.log_probabilities(setup.lm, [ids[item["prompt_id"]]], [tokens])[0]
+                found.append(
+                    {
+                        "kind": "degenerate",
+                        "id": f"{item['id']}|{form}",
+                        "form": form,
+                        "text": text,
+                        "fluency": score,
+                        "distinct_2": gen.distinct_2(tokens) if score is not None else None,
+                    }
+                )
+        return _scored(found, usable)
 
 
 class _Steering:
@@ -239,42 +297,44 @@ class _Steering:
         choices: Sequence[Item],
         unsteered: Sequence[Item],
     ) -> None:
-        self.task = task
-        self.setup = setup
+        config = task.config
+        self.config = config
         self.scorers = scorers
-        self.choices = {choice["concept"]: choice for choice in choices}
-        self.vectors = gen.directions(setup.dictionary, choices)
+        self.choices = {(choice["method"], choice["concept"]): choice for choice in choices}
+        self.steers = steers(setup, config, choices, [scorer.concept for scorer in scorers.values()])
         self.baselines = {(item["prompt_id"], item["sample"]): item["text"] for item in unsteered}
-        self.rules = Rules.of(task.config.model_dump(mode="json"))
+        self.rules = Rules.of(config.model_dump(mode="json"))
         self.floor = fluency_floor(unsteered, self.rules.fluency_margin)
-        self.ids = gen.prompt_ids(
-            setup.lm, prompts(task.config.prompts), task.config.prompting, setup.tokens.bos
-        )
+        self.ids = gen.prompt_ids(setup.lm, prompts(config.prompts), config.prompting, setup.tokens.bos)
+        self.writer = Writer(setup, task.decoding(setup), config.batch_rows, kl=config.kl)
 
-    def texts(self, rows: Sequence[gen.GridRow], known: Sequence[Item]) -> Iterator[Item]:
+    def texts(
+        self,
+        factors: Mapping[tuple[str, str], Sequence[float]],
+        halves: Sequence[str],
+        known: Sequence[Item],
+    ) -> Iterator[Item]:
         """Items of every row that is not known yet, and one item of costs per batch before them.
 
-        A batch with a missing row is generated whole, so that its sampling noise is what it would have been.
+        Args:
+            factors: by (method, concept).
+            halves: of the prompts.
+            known: what is stored.
         """
         done = {item["id"] for item in known if item["kind"] == "generation"}
-        named = list(gen.batches(rows, self.task.config.batch_rows))
-        for index, (name, batch) in enumerate(named):
-            self.setup.progress("steered texts", index * self.task.config.batch_rows, len(rows))
-            if all(row.id in done for row in batch):
-                continue
-            vectors = [self._vector(row) for row in batch]
-            decoding = self.task.decoding(self.setup)
-            out = gen.generate_batch(self.setup.lm, self.setup.dictionary, batch, vectors, self.ids, decoding)
-            cost = {"forward_tokens": out.forward_tokens, "shadow_tokens": out.shadow_tokens}
-            yield {"kind": "cost", "id": name, **cost}
-            for row, text in zip(batch, out.texts, strict=True):
-                yield self._item(row, text)
-
-    def _vector(self, row: gen.GridRow) -> Any:
-        unit = self.vectors[row.concept]
-        if row.direction == "random":
-            unit = gen.random_direction(unit, self.setup.seed, row.concept)
-        return row.factor * unit
+        chosen = [prompt for prompt in prompts(self.config.prompts) if prompt.half in halves]
+        rows: list[Row] = []
+        for (method, concept), amounts in factors.items():
+            several = (1.0,) if METHODS[method].kind == "prompt" else amounts
+            rows += [
+                Row(about, self.steers[method, concept], self.ids[about.prompt.id])
+                for about in gen.grid([concept], method, {concept: several}, chosen, self.config.samples)
+            ]
+        for batch in self.writer.write(rows, done):
+            cost = {"forward_tokens": batch.forward_tokens, "shadow_tokens": batch.shadow_tokens}
+            yield {"kind": "cost", "id": batch.name, **cost}
+            for row, text in zip(batch.rows, batch.texts, strict=True):
+                yield self._item(row.about, text)
 
     def _item(self, row: gen.GridRow, text: dict[str, Any]) -> Item:
         scorer = self.scorers[row.concept]
@@ -282,22 +342,46 @@ class _Steering:
         probability = scorer.probabilities([text["text"]])[0] if said else None
         hits = scorer.concept.lexicon_hits(text["text"])
         judged = judge_text(text, probability, hits, float(scorer.item["threshold"]), self.floor, self.rules)
-        choice = self.choices[row.concept]
-        return {
+        choice = self.choices[row.method, row.concept]
+        item = {
             "kind": "generation",
             **_about(row),
             "concept": row.concept,
-            "direction": row.direction,
+            "method": row.method,
             "dictionary_latents": choice["latents"],
             "factor": row.factor,
-            "unit": choice["units"],
+            "unit": choice.get("units", []),
             **text,
-            "status": "ok" if said else "empty",
             "baseline_text": self.baselines[(row.prompt.id, row.sample)],
             "concept_score": probability,
             "lexicon_hits": hits,
             "success": judged.success,
         }
+        if said and row.prompt.half == "test" and row.method == self.config.methods[0]:
+            item["other_scores"] = {
+                name: float(f"{other.probabilities([text['text']])[0]:.4g}")
+                for name, other in self.scorers.items()
+                if name != row.concept
+            }
+        return item
+
+
+def _scored(texts: Sequence[Item], usable: Mapping[str, TextScorer]) -> list[Item]:
+    """Texts with the probability and the words of every concept."""
+    said = [item["text"] for item in texts if item["fluency"] is not None]
+    scores = {name: iter(scorer.probabilities(said)) for name, scorer in usable.items()}
+    return [
+        {
+            **item,
+            "concept_scores": {
+                name: None if item["fluency"] is None else next(found) for name, found in scores.items()
+            },
+            "lexicon_hits": {
+                name: scorer.concept.lexicon_hits(item["text"]) for name, scorer in usable.items()
+            },
+        }
+        for item in texts
+    ]
 
 
 def _about(row: gen.GridRow) -> Item:
@@ -312,5 +396,7 @@ def _about(row: gen.GridRow) -> Item:
 
 def _identity(item: Item) -> tuple[str, str]:
     """What makes two items of this task the same one."""
-    names = {"contrast": "document", "scorer": "concept", "choice": "concept"}
+    if item["kind"] == "choice":
+        return item["kind"], f"{item['method']}|{item['concept']}"
+    names = {"contrast": "document", "scorer": "concept"}
     return item["kind"], str(item[names.get(item["kind"], "id")])

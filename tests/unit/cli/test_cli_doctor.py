@@ -77,13 +77,13 @@ class TestDoctor:
     ) -> None:
         options = ("--option", "budget_tokens=300", "--option", "calibration_tokens=100")
         out, _ = run(capsys, "doctor", "task", "core", *options, code=0)
-        assert out.splitlines()[-1] == "9 passed, 0 failed"
+        assert out.splitlines()[-1] == "10 passed, 0 failed"
         from latentbench.registry import Registry
         from latentbench.testing import ToyJudge
 
         monkeypatch.setattr(Registry, "load", lambda self, name: ToyJudge)
         out, _ = run(capsys, "doctor", "judge", "toy", code=0)
-        assert out.splitlines()[-1] == "8 passed, 0 failed"
+        assert out.splitlines()[-1] == "8 passed, 0 failed, 6 skipped"  # what judges of rubrics are asked
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

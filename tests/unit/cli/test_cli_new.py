@@ -36,7 +36,10 @@ def test_written(
     assert "pip install -e latentbench-two-words" in out
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["name"] == "latentbench-two-words"
-    assert project["entry-points"] == {group: {"two-words": value}}
+    wanted = {group: {"two-words": value}}
+    if kind == "task":  # its recomputation, for checks of bundles
+        wanted["latentbench.metrics"] = {"two-words": "latentbench_two_words.metrics:recompute"}
+    assert project["entry-points"] == wanted
     for path in folder.rglob("*"):
         if path.is_file():
             text = path.read_text(encoding="utf-8")

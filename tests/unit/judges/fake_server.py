@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from fake_batches import FakeBatches
+
 Reply = dict[str, Any]
 """Any of `content`, `finish`, `refusal`, `model`, `usage`; `status`, `headers`, `error`; `drop`, `stall`, `body`."""
 
@@ -24,6 +26,8 @@ class FakeServer:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: Counter[str] = field(default_factory=Counter)
     most_at_once: int = 0
+    batches: FakeBatches | None = None
+    """None: there are no such pages."""
 
     def __enter__(self) -> Self:
         ready = threading.Event()
@@ -52,6 +56,18 @@ class FakeServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
+    @classmethod
+    def with_batches(cls, behave: Callable[[dict[str, Any], int], Reply], **options: Any) -> Self:
+        """A server that answers the lines of batches by `behave`, too."""
+        made = cls(behave)
+
+        def answer(body: dict[str, Any]) -> tuple[Reply, dict[str, Any]]:
+            reply = made.behave(body, 0)
+            return reply, made._completion(body, reply)
+
+        made.batches = FakeBatches(answer, **options)
+        return made
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
@@ -75,6 +91,11 @@ class FakeServer:
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         payload = await reader.readexactly(int(headers.get("content-length", "0")))
         self.keys[headers.get("authorization", "")] += 1
+        method, path, _ = first.split(" ")
+        if path.startswith(("/v1/files", "/v1/batches")):
+            missing = (404, b'{"error": {"message": "no such page"}}')
+            answered = self.batches.request(method, path, headers, payload) if self.batches else missing
+            return await self._send(writer, *answered, {})
         if first.startswith("GET"):
             return await self._models(writer)
         body = json.loads(payload)

@@ -13,7 +13,7 @@ import pytest
 
 from latentbench.errors import UserError
 from latentbench.judging import make_judge
-from latentbench.testing import toy_lm, toy_tokenizer
+from latentbench.testing import ToyJudge, toy_lm, toy_tokenizer
 from latentbench_judges import Answer, MarkedText, Question, ask, load_rubric
 from latentbench_judges.hf_judge import HfJudge, _shared
 from latentbench_judges.human import write_sheet
@@ -28,6 +28,14 @@ def question(number: int, text: str = "") -> Question:
 def detection(number: int, texts: int) -> Question:
     shown = tuple(f"text {number} {n}" for n in range(texts))
     return Question(f"d{number}", load_rubric("detection"), {"explanation": "rivers", "texts": shown})
+
+
+def simulation(number: int, *tokens: str, explanation: str = "rivers") -> Question:
+    return Question(
+        f"s{number}",
+        load_rubric("simulation"),
+        {"explanation": explanation, "text": "".join(tokens), "tokens": tokens},
+    )
 
 
 class Fixed:
@@ -169,6 +177,12 @@ def test_a_panel_averages_numbers_and_keeps_what_each_said() -> None:
     assert flags.verdict == [1, 0]
     (tied,) = panel("mean", {"d1": [1, 0]}, {"d1": [1, 1]}).answers([detection(1, 2)])
     assert (tied.status, tied.verdict) == ("parse_failed", None)
+    (numbers,) = panel("mean", {"s1": [0, 8]}, {"s1": [1, 10]}).answers([simulation(1, "a", " b")])
+    assert numbers.verdict == [0.5, 9.0]
+    (most,) = panel("vote", {"s1": [0, 8]}, {"s1": [1, 8]}, {"s1": [1, 10]}).answers(
+        [simulation(1, "a", " b")]
+    )
+    assert most.verdict == [1, 8]
     explain = Question("e1", load_rubric("explain"), question(1).material)
     (words,) = panel("mean", {"e1": "rivers"}, {"e1": "names of rivers"}).answers([explain])
     assert words.verdict == "rivers"
@@ -246,6 +260,47 @@ def test_menu_values_of_several_tokens_are_summed(tmp_path: Path) -> None:
     )
 
 
+def test_a_local_model_rates_each_token_in_one_pass(tmp_path: Path) -> None:
+    """Values from 0 to 10 against the definition: P(10) is P(1) P(0|1), and P(1) goes on with what ends it."""
+    judge = local(tmp_path, words=0)
+    lm, asked = judge.lm, simulation(1, "The", " old", " Thames")
+    rows = []
+    forward = lm.forward
+
+    def counted(tokens: Any, **options: Any) -> Any:
+        rows.append(tokens.ids.shape[0])
+        return forward(tokens, **options)
+
+    lm.forward = counted  # type: ignore[method-assign]
+    (answer,) = judge.answers([asked])
+    assert rows == [1, 1, 1]
+    assert (answer.status, answer.path, answer.fields) == (
+        "ok",
+        "constrained",
+        {"reasons": "", "activations": answer.verdict},
+    )
+    written = json.loads(answer.raw)
+    asked.rubric.validator.validate(written)
+    assert [one["n"] for one in written["activations"]] == [1, 2, 3]
+    assert [one["value"] for one in written["activations"]] == answer.verdict
+    draft = judge._prompt(asked) + '{"reasons": "", "activations": [{"n": 1, "value": '
+    chances = []
+    for value in range(11):
+        tail = "}" if value == 1 else ""  # what tells it from 10
+        ids = judge._ids(f"{draft}{value}{tail}")
+        logits = forward(lm.batch([ids])).logits
+        assert logits is not None
+        logs = logits[0].double().log_softmax(-1)
+        start = len(judge._ids(draft))
+        chances.append(sum(float(logs[n - 1, ids[n]]) for n in range(start, len(ids))))
+    assert answer.verdict[0] == chances.index(max(chances))
+    weights = [2.718281828459045**one for one in chances]
+    mean = sum(value * weight for value, weight in enumerate(weights)) / sum(weights)
+    assert answer.weights is not None
+    assert answer.weights[0] == pytest.approx(mean, rel=1e-4)
+    assert len(answer.weights) == 3
+
+
 def test_a_question_beyond_the_window_has_a_status_and_spoils_no_other(tmp_path: Path) -> None:
     judge = local(tmp_path)
     window = len(judge._ids(judge._prompt(question(1)))) + 200
@@ -264,9 +319,63 @@ def test_chance_is_fair_and_the_same_every_time() -> None:
     assert min(counts) > 50
     (flags,) = judge.answers([detection(1, 7)])
     assert len(flags.verdict) == 7
+    (rated,) = judge.answers([simulation(1, *("word" for _ in range(500)))])
+    assert set(rated.verdict) == set(range(11))
+    assert len(rated.verdict) == 500
 
 
-def test_the_offline_judge_knows_four_rubrics() -> None:
+def test_the_offline_judge_simulates_by_the_words_of_the_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = make_judge("offline")
+    monkeypatch.setattr(judge, "_embed", ToyJudge())
+    tokens = (
+        "The",
+        " riv",
+        "ers",
+        " and",
+        "\n",
+        " a",
+        " beach",
+        ",",
+        " \u0130st",
+        "anbul River",
+        " riverbed",
+    )
+    (answer,) = judge.answers([simulation(1, *tokens, explanation="beaches, a river")])
+    assert (answer.status, answer.path) == ("ok", "computed")
+    assert [place for place, value in enumerate(answer.verdict) if value == 10] == [1, 2, 6]
+    assert len(answer.verdict) == len(tokens)
+
+
+@pytest.mark.slow
+def test_the_offline_judge_knows_words_that_are_close_in_meaning() -> None:
+    tokens = (
+        "The",
+        " riv",
+        "ers",
+        " and",
+        "\n",
+        " the",
+        " Thames",
+        ",",
+        " a",
+        " stream",
+        ".",
+        " İst",
+        "anbul River",
+    )
+    judge = make_judge("offline")
+    (answer,) = judge.answers([simulation(1, *tokens, explanation="a river")])
+    values = dict(enumerate(answer.verdict))
+    assert (answer.status, answer.path, len(values)) == ("ok", "computed", len(tokens))
+    assert [place for place, value in values.items() if value == 10] == [1, 2]
+    assert values[4] == values[7] == values[10] == 0
+    assert 0 < values[9] < 10  # a stream is close to a river
+    assert values[9] > values[0]
+    (empty,) = judge.answers([simulation(2, "\n", ".", explanation="rivers")])
+    assert empty.verdict == [0, 0]
+
+
+def test_the_offline_judge_has_no_rule_for_other_rubrics() -> None:
     (answer,) = make_judge("offline").answers([detection(1, 2)])
     assert (answer.status, answer.reason) == (
         "missing",

@@ -10,7 +10,7 @@ import pytest
 
 from latentbench.errors import UserError
 from latentbench_judges import MarkedText, Question, harmless, load_rubric
-from latentbench_judges._fence import MAX_CHARACTERS, collapse_repetition
+from latentbench_judges._fence import MAX_CHARACTERS, collapse_repetition, marked_line
 from latentbench_judges._question import new_nonce
 
 
@@ -109,3 +109,28 @@ def test_marks_are_on_the_active_tokens() -> None:
     assert "1. [3] The <<big red>> dog <<ran>>" in asked.messages("n0")[1]["content"]
     blank = MarkedText(("a", "\n", "b", " "), (0, 1.0, 0, 2.0))
     assert "1. a <<⟨line break⟩>>b <<⟨space⟩>>" in question(blank).messages("n0")[1]["content"]
+
+
+@pytest.mark.parametrize("runs", [2, 3, 400, 5000])
+def test_a_whole_line_is_capped_however_many_runs_it_has(runs: int) -> None:
+    words = [f"w{n * 7919}" for n in range(30_000)]
+    each = len(words) // runs
+    tokens = tuple("-".join(words[n * each : (n + 1) * each]) for n in range(runs))
+    context = MarkedText(tokens, tuple(float(n % 2) for n in range(runs)))
+    line, whole = marked_line(context), marked_line(context, limit=10**9)
+    assert len(whole) > MAX_CHARACTERS + 200 >= len(line) + 100
+    assert line.count("<<") == line.count(">>")
+    assert not re.search(r"<<[^>]*<<|<<>>", line)
+    assert (line[:2000], line[-1000:]) == (whole[:2000], whole[-1000:])
+    inside = line.replace("<<", "").replace(">>", "")
+    left_out = sum(map(int, re.findall(r"⟨(\d+) characters left out⟩", inside)))
+    kept = len(re.sub(r"⟨\d+ characters left out⟩", "", inside))
+    assert left_out > 0
+    if runs > 100:  # no run was cut on its own before
+        assert kept + left_out == len("".join(tokens))
+
+
+def test_the_cap_counts_marks() -> None:
+    context = MarkedText(("a ", "b", " c"), (0.0, 1.0, 0.0))
+    assert marked_line(context, limit=9) == "a <<b>> c"
+    assert marked_line(context, limit=8) == "a ⟨1 characters left out⟩ c"

@@ -12,8 +12,10 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from fake_server import FakeServer, Reply
@@ -22,9 +24,17 @@ from latentbench.errors import UserError
 from latentbench_judges import MarkedText, Question, load_rubric
 from latentbench_judges._pace import Pace
 from latentbench_judges._spending import Bound, Spending, bound, load_prices
+from latentbench_judges._transport import Transport
 from latentbench_judges.openai_judge import OpenAIJudge
 
+T = TypeVar("T")
 SECRET = "sk-test-0123456789abcdef"
+
+
+def run_alone(scenario: Coroutine[Any, Any, T]) -> T:
+    """In a thread: a browser's tests in the same process leave a loop running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, scenario).result()
 
 
 def verdict(score: int = 4) -> str:
@@ -409,7 +419,83 @@ def test_the_pace_starts_slowly_and_backs_off() -> None:
         await pace.succeeded()
         assert 31.36 < pace.limit < 31.5
 
-    asyncio.run(scenario())
+    run_alone(scenario())
+
+
+def test_ratings_are_asked_for_with_their_schema_and_read(tmp_path: Path) -> None:
+    tokens = ("The", " old", "\n", " Thames")
+    asked = Question(
+        "s", load_rubric("simulation"), {"explanation": "rivers", "text": "".join(tokens), "tokens": tokens}
+    )
+
+    def behave(_body: dict[str, Any], number: int) -> Reply:
+        rows = [{"n": place, "value": 0 if place < 4 else 9} for place in range(1, 4 + (number > 1))]
+        return {"content": json.dumps({"reasons": "Thames", "activations": rows})}
+
+    with FakeServer(behave) as server:
+        (short,) = judge(server, tmp_path).answers([asked])
+        (answer,) = judge(server, tmp_path).answers([asked])
+        (stored,) = judge(server, tmp_path).answers([asked])
+    assert (short.status, short.verdict) == ("parse_failed", None)
+    assert short.reason == "JSON of another form: 3 verdicts for 4 items"
+    assert (answer.status, answer.verdict) == ("ok", [0, 0, 0, 9])
+    assert (stored.verdict, stored.stored) == ([0, 0, 0, 9], True)
+    assert len(server.bodies) == 2
+    sent = server.bodies[0]["response_format"]["json_schema"]
+    assert sent == {"name": "simulation", "strict": True, "schema": asked.rubric.schema_}
+    assert "1. The\n2. old\n3. ⟨line break⟩\n4. Thames\n" in server.bodies[0]["messages"][1]["content"]
+
+
+def test_a_question_that_waits_for_its_next_try_takes_no_slot(tmp_path: Path) -> None:
+    """One call at once: the second question is answered while the first waits as long as the server asked."""
+
+    def behave(body: dict[str, Any], number: int) -> Reply:
+        if number == 1:
+            return {"status": 503, "headers": {"retry-after": "1"}}
+        return {"content": verdict(number_of(body))}
+
+    async def both(one: OpenAIJudge) -> list[float]:
+        transport, ended = Transport(one.options, one.key, None, one.spending), []
+
+        async def ask(number: int) -> None:
+            asked = question(number)
+            await transport.ask({"model": "judge-1", "messages": asked.plain_messages}, lambda *_: None)
+            ended.append(time.monotonic())
+
+        first = asyncio.create_task(ask(1))
+        while not server.bodies:
+            await asyncio.sleep(0.01)
+        await asyncio.gather(first, ask(2))
+        await transport.close()
+        return ended
+
+    with FakeServer(behave) as server:
+        ended = run_alone(both(judge(server, tmp_path, concurrency=1)))
+    assert [number_of(body) for body in server.bodies] == [1, 2, 1]
+    assert ended[1] - ended[0] >= 0.5
+    assert server.most_at_once == 1
+
+
+def test_a_pause_takes_no_slot_and_holds_back_who_waited_for_one() -> None:
+    async def scenario() -> list[str]:
+        pace, seen = Pace(1), []
+
+        async def call(name: str) -> None:
+            async with pace.slot():
+                seen.append(name)
+
+        async with pace.slot():
+            waiting = asyncio.create_task(call("after the pause"))
+            await asyncio.sleep(0)  # it waits for room now, beyond the look at pauses
+            pace.throttled(0.3)
+        started = time.monotonic()
+        await asyncio.sleep(0.1)
+        assert seen == []  # room is free, and the server asked for quiet
+        await waiting
+        assert time.monotonic() - started >= 0.25
+        return seen
+
+    assert run_alone(scenario()) == ["after the pause"]
 
 
 def test_minute_limits_hold_calls_back(tmp_path: Path) -> None:

@@ -156,3 +156,63 @@ def test_flags_need_one_verdict_for_each_item() -> None:
     assert parse(three, '{"flags": [1, 0]}').reason == "JSON of another form: 2 verdicts for 3 items"
     assert parse(three, '{"flags": [1, 0, 2]}').status == "parse_failed"
     assert parse(three, "flags: 1").status == "parse_failed"
+
+
+def simulation(*tokens: str) -> Question:
+    return Question(
+        "q", load_rubric("simulation"), {"explanation": "rivers", "text": "".join(tokens), "tokens": tokens}
+    )
+
+
+def simulated(*values: Any, numbers: list[Any] | None = None) -> str:
+    numbers = list(range(1, len(values) + 1)) if numbers is None else numbers
+    rows = [{"n": number, "value": value} for number, value in zip(numbers, values, strict=True)]
+    return json.dumps({"reasons": "Token 3 is a river.", "activations": rows})
+
+
+@pytest.mark.parametrize("around", ["{}", "Here you are:\n```json\n{}\n```"])
+def test_ratings_are_read_without_their_numbers(around: str) -> None:
+    found = parse(simulation("The", " old", " Thames"), around.replace("{}", simulated(0, 1, 10)))
+    assert (found.status, found.fields) == (
+        "ok",
+        {"reasons": "Token 3 is a river.", "activations": [0, 1, 10]},
+    )
+    assert found.path == ("strict" if around == "{}" else "embedded")
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (simulated(0, 1), "2 verdicts for 3 items"),
+        (simulated(0, 1, 2, 3), "4 verdicts for 3 items"),
+        (simulated(0, 1, 2, numbers=[1, 2, 4]), "item 3 is numbered 4"),
+        (simulated(0, 1, 2, numbers=[1, 3, 2]), "item 2 is numbered 3"),
+        (simulated(0, 1, 2, numbers=[0, 1, 2]), "item 1 is numbered 0"),
+        (simulated(0, 1, 2, numbers=[1.0, 2, 3]), "item 1 is numbered 1.0"),
+        (simulated(0, 1, 2, numbers=["1", "2", "3"]), "is not of type 'integer'"),
+        (simulated(0, 1, 11), "11 is not one of"),
+        (simulated(0, 1, -1), "-1 is not one of"),
+        (simulated(0, 1, 2.5), "2.5 is not one of"),
+        (simulated(0, 1, 2.0), "not on the menu"),
+        (simulated(0, True, 2), "True"),
+        (simulated(0, "1", 2), "'1' is not one of"),
+        (simulated(0, None, 2), "None is not one of"),
+        ('{"reasons": "", "activations": [0, 1, 10]}', "0 is not of type 'object'"),
+        ('{"reasons": "", "activations": "0, 1, 10"}', "is not of type 'array'"),
+        ("[0, 1, 10]", "no verdict of the asked form"),
+        ("activations: 3", "no verdict of the asked form"),
+        (simulated(0, 1, 2) + simulated(0, 1, 3), "2 different verdicts"),
+    ],
+)
+def test_ratings_are_never_padded_guessed_or_moved(reply: str, reason: str) -> None:
+    found = parse(simulation("The", " old", " Thames"), reply)
+    assert (found.status, found.fields) == ("parse_failed", None)
+    assert reason in (found.reason or "")
+
+
+def test_ratings_that_are_cut_off_are_truncated() -> None:
+    raw = simulated(0, 1, 10)
+    for end in range(1, len(raw)):
+        assert (
+            read_reply(simulation("The", " old", " Thames"), raw[:end], "length", None).status == "truncated"
+        )

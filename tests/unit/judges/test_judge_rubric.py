@@ -51,6 +51,28 @@ def test_a_broken_rubric_says_what_is_wrong(tmp_path: Path, old: str, new: str, 
         load_rubric(broken)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('required = ["n", "value"]', 'required = ["value"]', "required properties n and value"),
+        ("scale = [0, 10]", "", "ratings need a scale"),
+        ("scale = [0, 10]", "scale = [0, 9]", "outside the scale 0 to 9"),
+        ("properties.value]\nenum = [0, 1,", "properties.value]\nenum = [1,", "they must be the same"),
+        ("n = 3, value = 9", "n = 3, value = 19", "the example is no answer of this schema"),
+        ('kind = "ratings"', 'kind = "flags"', "they must be the same"),
+    ],
+)
+def test_a_broken_rubric_of_ratings_says_what_is_wrong(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    text = (SHIPPED / "simulation.toml").read_text(encoding="utf-8")
+    assert old in text
+    broken = tmp_path / "broken.toml"
+    broken.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        load_rubric(broken)
+
+
 def test_a_rubric_of_another_package_is_found_by_its_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

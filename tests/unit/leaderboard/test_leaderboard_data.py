@@ -238,8 +238,8 @@ class TestSteering:
         assert book.concepts[0].test[0].text == "8/8"
         assert book.concepts[0].test[0].interval == ""
 
-    def test_random_directions_are_not_mixed_in(self, tmp_path: Path) -> None:
-        items = [generation(0, 1.0, True), generation(1, 1.0, False, direction="random")]
+    def test_other_methods_are_not_mixed_in(self, tmp_path: Path) -> None:
+        items = [generation(0, 1.0, True), generation(1, 1.0, False, method="random_direction")]
         book = steering_of(tmp_path, items)
         assert book is not None
         assert book.total == 1

@@ -12,6 +12,7 @@ from torch import Tensor
 from latentbench.adapters import steering_edits
 from latentbench.errors import UserError
 from latentbench.lm import BOTH_PHASES, LM, AddVector, Edit, EditView, Generation, Phase, Site, TokenBatch
+from latentbench.lm._sampling import choose, uniforms
 from latentbench.testing import random_routesae, random_sae
 
 Draw = Callable[..., Tensor]
@@ -152,25 +153,21 @@ def test_the_models_own_end_tokens_are_the_default(llama: LM, rows: list[list[in
     assert done.tokens == [[], [], []]
 
 
-def test_sampling_needs_an_explicit_generator(llama: LM) -> None:
-    with pytest.raises(UserError, match=r"explicit torch\.Generator"):
+def test_sampling_needs_a_seed_for_each_row(llama: LM) -> None:
+    with pytest.raises(UserError, match="needs seeds, one for each row"):
         llama.generate([[2, 3]], max_new_tokens=2, temperature=1.0)
-    with pytest.raises(UserError, match="0 \\(greedy\\) or positive, not -1"):
-        llama.generate([[2, 3]], max_new_tokens=2, temperature=-1)
+    with pytest.raises(UserError, match="2 seeds for 1 rows"):
+        llama.generate([[2, 3]], max_new_tokens=2, temperature=1.0, seeds=[1, 2])
+    with pytest.raises(UserError, match="seed -1 of row 1"):
+        llama.generate([[2, 3], [2, 3]], max_new_tokens=2, temperature=1.0, seeds=[1, -1])
+    for temperature in (-1, float("nan"), float("inf")):
+        with pytest.raises(UserError, match="0 \\(greedy\\) or positive"):
+            llama.generate([[2, 3]], max_new_tokens=2, temperature=temperature)
 
 
 def test_sampling_follows_the_tempered_softmax(llama: LM) -> None:
     rows, temperature = [[2, 3, 4]] * 4000, 0.7
-    generator = torch.Generator().manual_seed(3)
-    drawn = llama.generate(rows, max_new_tokens=1, temperature=temperature, generator=generator, stop_ids=())
-    again = llama.generate(
-        rows,
-        max_new_tokens=1,
-        temperature=temperature,
-        generator=torch.Generator().manual_seed(3),
-        stop_ids=(),
-    )
-    assert drawn.tokens == again.tokens
+    drawn = llama.generate(rows, max_new_tokens=1, temperature=temperature, seeds=range(4000), stop_ids=())
     shares = torch.bincount(torch.tensor(drawn.tokens)[:, 0], minlength=llama.vocab_size) / len(rows)
     logits = llama.forward(llama.batch(rows[:1])).logits
     assert logits is not None
@@ -179,6 +176,104 @@ def test_sampling_follows_the_tempered_softmax(llama: LM) -> None:
     assert bool(((shares - expected).abs() <= 5 * spread + 1e-12).all())
     hotter = torch.softmax(logits[0, -1], dim=-1)
     assert bool(((shares - hotter).abs() > 5 * spread).any()), "the test can tell the temperatures apart"
+
+
+def test_a_sampled_row_is_the_same_in_every_batch(lm: LM, rows: list[list[int]], draw: Draw) -> None:
+    """Alone, in another order and with fewer new tokens: only its own seed, prompt and edits count."""
+    vectors = draw(len(rows), lm.d_model) * 3
+
+    def sampled(which: list[int], new: int = NEW, shift: int = 0) -> list[list[int]]:
+        return lm.generate(
+            [rows[i] for i in which],
+            max_new_tokens=new,
+            edits=[AddVector(SITE, vectors[which])],
+            temperature=1.0,
+            seeds=[40 + i + shift for i in which],
+            stop_ids=(),
+        ).tokens
+
+    together = sampled([0, 1, 2])
+    assert together == [sampled([i])[0] for i in range(3)]
+    assert together == sampled([2, 0, 1])[1:] + sampled([2, 0, 1])[:1]
+    assert [row[:3] for row in together] == sampled([0, 1, 2], new=3)
+    assert together != sampled([0, 1, 2], shift=100), "the seed must matter"
+
+
+def test_uniform_numbers_of_a_row_are_its_own() -> None:
+    drawn = uniforms([5, 6, 2**100], 4000)
+    assert torch.equal(drawn[1:2, :7], uniforms([6], 7))
+    # Written down once: the numbers must stay the same from version to version.
+    assert drawn[0, :3].tolist() == [0.7337459554446363, 0.5905206445727093, 0.20780894066207112]
+    assert float(drawn.min()) >= 0
+    assert float(drawn.max()) < 1
+    assert float((drawn.mean(dim=1) - 0.5).abs().max()) < 5 * (1 / 12 / 4000) ** 0.5
+    assert float(torch.corrcoef(drawn).fill_diagonal_(0).abs().max()) < 5 / 4000**0.5
+
+
+def test_choosing_never_takes_a_token_that_is_ruled_out_nor_one_from_nan() -> None:
+    low, nan = -torch.inf, torch.nan
+    logits = torch.tensor(
+        [
+            [low, 0.0, low, 0.0],
+            [0.0, nan, 1.0, 2.0],
+            [low] * 4,
+            [0.0, torch.inf, 0.0, 0.0],
+            [3.0, 1.0, 1.0, 1.0],
+        ]
+    )
+    assert choose(logits, 0.0, None).tolist() == [1, -1, -1, -1, 0]
+    for share, wanted in ((0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2**-53, 3)):
+        drawn = torch.full((5,), share, dtype=torch.float64)
+        assert choose(logits, 1.0, drawn).tolist()[:4] == [wanted, -1, -1, -1]
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("broken_at", [1, 4])
+def test_a_row_that_is_no_longer_finite_ends_alone(
+    lm: LM, rows: list[list[int]], use_cache: bool, temperature: float, broken_at: int
+) -> None:
+    """Broken in the prompt or at the third token it generated; its neighbours go on as they would without it."""
+    amounts = torch.zeros(len(rows), lm.d_model, dtype=torch.float64)
+    amounts[1] = torch.nan
+    late = len(rows[1]) + broken_at - 2
+
+    class Late(AddVector):  # AddVector multiplies with its mask, and 0 * NaN is NaN
+        def apply(self, hidden: Tensor, view: EditView) -> Tensor:
+            hit = view.real & (view.positions >= late)
+            return torch.where(hit[..., None], super().apply(hidden, view), hidden)
+
+    edit = Late(SITE, amounts, skip_first=late)
+    seeds = [3, 4, 5]
+
+    def run(which: list[int], *edits: Edit) -> Generation:
+        return lm.generate(
+            [rows[i] for i in which],
+            max_new_tokens=NEW,
+            edits=edits,
+            temperature=temperature,
+            seeds=[seeds[i] for i in which],
+            stop_ids=(),
+            use_cache=use_cache,
+        )
+
+    free, found = run([0, 1, 2]), run([0, 1, 2], edit)
+    assert free.broken == [None] * 3
+    assert found.broken == [None, f"logits were not finite at new token {broken_at}", None]
+    assert found.tokens == [free.tokens[0], free.tokens[1][: broken_at - 1], free.tokens[2]]
+    assert found.stopped == [False] * 3
+
+
+def test_prompts_that_can_not_be_continued_are_named(llama: LM, rows: list[list[int]]) -> None:
+    assert llama.window == 64
+    with pytest.raises(UserError, match="prompt of row 1 is empty"):
+        llama.generate([rows[0], []], max_new_tokens=2)
+    with pytest.raises(
+        UserError, match=r"row 0 has 12 tokens, and 53 are to be generated, but .* window of 64"
+    ):
+        llama.generate(rows, max_new_tokens=53)
+    assert [llama.fits(rows[0], new) for new in (52, 53)] == [True, False]
+    assert not llama.fits([], 1)
 
 
 def test_no_prompts_and_no_tokens(llama: LM) -> None:

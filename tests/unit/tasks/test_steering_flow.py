@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,16 @@ from latentbench.adapters import Dictionary, InputTransform
 from latentbench.data import Corpus, Document
 from latentbench.errors import UserError
 from latentbench.identity import sha256_text
-from latentbench.lm import LM
+from latentbench.lm import LM, AddVector, Site
 from latentbench.run import CellSetup, Item, Shared, TokenPolicy
 from latentbench.run._pass import Fed, run_pass
 from latentbench.testing import random_routesae, random_sae, toy_lm, toy_tokenizer
 from latentbench_tasks.steering import _generate as gen
-from latentbench_tasks.steering._concepts import background_sets, concepts, prompts
+from latentbench_tasks.steering._concepts import Concept, Example, background_sets, concepts, prompts
 from latentbench_tasks.steering._labelled import draw_texts
+from latentbench_tasks.steering._methods import METHODS
+from latentbench_tasks.steering._steers import steers
+from latentbench_tasks.steering._write import Row, Steer, Writer
 from latentbench_tasks.steering.task import SteeringConfig, SteeringTask
 
 WORDS = {
@@ -58,7 +63,11 @@ def corpus(split: str) -> Corpus:
 
 @cache
 def model() -> LM:
-    return toy_lm(tokenizer=toy_tokenizer())
+    lm = toy_lm(tokenizer=toy_tokenizer())
+    lm.config.max_position_embeddings = (
+        256  # a token is a letter, and a prompt that names a concept has a hundred
+    )
+    return lm
 
 
 def sae(seed: int = 0) -> Dictionary:
@@ -83,7 +92,7 @@ def setup(dictionary: Dictionary, shared: Shared | None = None) -> CellSetup:
         load_split=corpus,
         tokens=TokenPolicy(),
         seed=0,
-        cache=Path("unused"),
+        cache=Path(tempfile.mkdtemp(prefix="latentbench-test-")),
         shared=shared or common(),
     )
 
@@ -174,6 +183,50 @@ def test_a_concept_gets_the_same_texts_whichever_others_are_asked_for() -> None:
     assert (sources.count("97_news_class"), sources.count("51_just_is")) == (3, 3)
 
 
+def test_a_concept_without_labelled_sets_is_drawn_from_its_examples_and_background_of_like_length() -> None:
+    own = [Example(text=f"the storm came {n}", positive=True) for n in range(8)]
+    own += [Example(text="the storm of applause", positive=False)]
+    own += [Example(text=f"clouds and snow {n}", split="classifier") for n in range(30)]
+    weather = Concept(
+        id="weather", name="Weather", description="Rain.", lexicon=("storm",), examples=tuple(own)
+    )
+    short = [
+        Document(sha256=sha256_text(text), text=text, source="51_just_is", labels={"51_just_is": "1"})
+        for text in (f"we walked {n}" for n in range(9))
+    ]
+    mixed = Corpus(
+        name="toy", sha256="0" * 64, split="select", documents=[], pool=[*corpus("select").pool, *short]
+    )
+    both = draw_texts(mixed, [*concepts(["sport"]), weather], background_sets(), 6, 0)
+    (alone,) = draw_texts(mixed, [weather], background_sets(), 6, 0)
+    assert both[1] == alone
+    assert len(alone.positives) == 6
+    assert all(document.text.startswith("the storm came") for document in alone.positives)
+    texts = [document.text for document in alone.negatives]
+    assert texts[0] == "the storm of applause"
+    assert len(texts) == 6
+    assert all(text.startswith("we walked") for text in texts[1:])
+    assert both[0] == draw_texts(mixed, concepts(["sport"]), background_sets(), 6, 0)[0]
+    learnt = draw_texts(corpus("classifier"), [weather], background_sets(), 20, 0)[0].positives
+    assert len(learnt) == 20
+    assert all(document.text.startswith("clouds") for document in learnt)
+
+
+def test_a_concept_without_labelled_texts_is_counted_with_its_name_by_the_classifiers() -> None:
+    """Its latents can still be chosen: the select split has its examples and their negatives."""
+    steering = task(concepts=("sport", "pirates"))
+    items = measured(steering, sae())
+    scorers = {item["concept"]: item for item in of_kind(items, "scorer")}
+    assert scorers["sport"]["kept"]
+    assert not scorers["pirates"]["kept"]
+    assert "'pirates' has no labelled texts" in scorers["pirates"]["reason"]
+    assert "auroc" not in scorers["pirates"]
+    counts = steering.summarise(items, [], np.random.default_rng(0)).counts
+    assert (counts["concepts_requested"], counts["concepts_excluded_by_scorer"]) == (2, 1)
+    sides = [item["concepts"].get("pirates") for item in of_kind(items, "contrast")]
+    assert (sides.count(1), sides.count(-1)) == (6, 6)
+
+
 @pytest.mark.parametrize("kept", [0, 1, 3, 9, 15])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_measurement_broken_off_goes_on_to_the_same_items(kept: int, temperature: float) -> None:
@@ -188,31 +241,56 @@ def test_a_measurement_broken_off_goes_on_to_the_same_items(kept: int, temperatu
 
 
 def test_nothing_is_generated_again_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    steering, dictionary, shared = task(), sae(), Shared()
+    steering, dictionary, shared = task(extensions=1), sae(), Shared()
     items = measured(steering, dictionary, shared)
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise AssertionError("generated again")
 
-    monkeypatch.setattr(gen, "generate_batch", refuse)
+    monkeypatch.setattr(LM, "generate", refuse)
     assert list(steering.measure(setup(dictionary, shared), items)) == []
 
 
 def test_unsteered_texts_and_classifiers_are_made_once_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = Shared()
     first = measured(task(), sae(0), shared)
-    calls: list[bool] = []
-    real = gen.generate_batch
+    calls: list[int] = []
+    real = LM.generate
 
-    def counted(*arguments: Any) -> gen.Generated:
-        calls.append(arguments[1] is None)
-        return real(*arguments)
+    def counted(self: LM, *arguments: Any, **options: Any) -> Any:
+        calls.append(len(options["edits"]))
+        return real(self, *arguments, **options)
 
-    monkeypatch.setattr(gen, "generate_batch", counted)
+    monkeypatch.setattr(LM, "generate", counted)
     second = measured(task(), sae(1), shared)
-    assert calls == [False] * 3
-    for kind in ("unsteered", "scorer"):
+    assert calls == [1] * 4, "two batches of each half, all steered"
+    for kind in ("unsteered", "scorer", "degenerate"):
         assert of_kind(first, kind) == of_kind(second, kind)
+
+
+def test_what_was_written_once_is_not_written_again_for_another_method(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two methods that choose the same latent, and a dictionary that comes back, cost no further text."""
+    steering = task(methods=("contrast", "mean_difference"))
+    cell = replace(setup(sae()), cache=tmp_path)
+    watched = stored(watch(steering, cell))
+    items = watched + stored(list(steering.measure(cell, watched)))
+    choices = {(one["method"], one["concept"]): one["latents"] for one in of_kind(items, "choice")}
+    same = [name for name in CONCEPTS if choices["contrast", name] == choices["mean_difference", name]]
+    texts = {one["id"]: one for one in of_kind(items, "generation")}
+    for name in same:
+        for key, one in texts.items():
+            if key.startswith(f"{name}|contrast|"):
+                assert texts[key.replace("contrast", "mean_difference")]["text"] == one["text"]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("generated again")
+
+    monkeypatch.setattr(LM, "generate", refuse)
+    again = stored(list(steering.measure(replace(setup(sae()), cache=tmp_path), watched)))
+    assert of_kind(again, "generation") == of_kind(items, "generation")
+    assert sum(one["forward_tokens"] for one in of_kind(again, "cost")) == 0
 
 
 def test_sampling_noise_is_shared_between_dictionaries() -> None:
@@ -220,7 +298,9 @@ def test_sampling_noise_is_shared_between_dictionaries() -> None:
     steering = task(temperature=1.0, factors=(1e-6, 2e-6))
     first, second = (of_kind(measured(steering, dictionary), "generation") for dictionary in (sae(0), sae(1)))
     assert [item["text"] for item in first] == [item["text"] for item in second]
-    assert len({item["text"] for item in first}) > 4
+    assert len({item["text"] for item in first}) == 4, (
+        "one for each prompt: methods and factors share it, too"
+    )
     strong = of_kind(measured(task(temperature=1.0, factors=(1e-6, 50.0)), sae(1)), "generation")
     assert [item["text"] for item in strong] != [item["text"] for item in second]
 
@@ -231,25 +311,114 @@ def test_a_factor_of_nothing_gives_the_unsteered_text() -> None:
 
 
 def test_each_row_is_steered_by_its_own_vector() -> None:
-    """A mixed batch gives what each row gives alone."""
-    lm, dictionary = model(), sae()
+    """A mixed batch of latents, dense directions and nothing gives what each row gives alone."""
+    dictionary = sae()
     chosen = prompts(4)
-    ids = gen.prompt_ids(lm, chosen, "plain", "tokenizer")
-    rows = gen.grid(["a", "b"], "latent", {"a": [1.0], "b": [3.0]}, chosen, 1)
-    generator = torch.Generator().manual_seed(0)
-    vectors = [torch.randn(16, generator=generator) * 4 for _ in rows]
+    ids = gen.prompt_ids(model(), chosen, "plain", "tokenizer")
     decoding = gen.Decoding(6, 0.0, "both", 1, 0)
-    mixed = gen.generate_batch(lm, dictionary, rows, vectors, ids, decoding).texts
-    alone = [
-        gen.generate_batch(lm, dictionary, [row], [vector], ids, decoding).texts[0]
-        for row, vector in zip(rows, vectors, strict=True)
+    steering = task(methods=("contrast", "diffmean"), factors=(3.0,))
+    cell = setup(dictionary)
+    items = stored(watch(steering, cell))
+    items += list(steering.measure(cell, items))
+    made = steers(cell, steering.config, of_kind(items, "choice"), concepts(CONCEPTS))
+    assert len(made) == 4
+    several = [*made.values(), Steer()]
+    grid = [
+        Row(gen.GridRow(str(index), "any", 3.0, prompt, 0), steer, ids[prompt.id])
+        for index, steer in enumerate(several)
+        for prompt in chosen
     ]
-    assert [text["text"] for text in mixed] == [text["text"] for text in alone]
-    for together, single in zip(mixed, alone, strict=True):
-        assert together["tokens"] == single["tokens"]
-        if single["tokens"]:
-            assert together["fluency"] == pytest.approx(single["fluency"], rel=1e-4)
-    assert sum(text["tokens"] for text in mixed) > 20
+
+    def written(rows: list[Row], size: int) -> dict[str, dict[str, Any]]:
+        writer = Writer(setup(dictionary), decoding, size, kl=False)
+        return {
+            row.about.id: text
+            for batch in writer.write(rows, ())
+            for row, text in zip(batch.rows, batch.texts, strict=True)
+        }
+
+    mixed, alone = written(grid, 20), written(grid, 1)
+    for name, text in alone.items():
+        assert mixed[name]["text"] == text["text"]
+        assert mixed[name]["intervention"] == text["intervention"]
+        if text["tokens"]:
+            assert mixed[name]["fluency"] == pytest.approx(text["fluency"], rel=1e-4)
+    assert len({text["intervention"] for text in alone.values()}) == len(several)
+    assert len({text["text"] for text in alone.values()}) > len(chosen)
+
+
+def test_a_factor_that_breaks_the_model_leaves_rows_unscored() -> None:
+    steering = task(factors=(1.0, 1e39))
+    items = measured(steering, sae())
+    broken = [item for item in of_kind(items, "generation") if item["factor"] > 1e30]
+    assert broken
+    assert all(item["status"].startswith("broken: logits were not finite") for item in broken)
+    assert all(item["concept_score"] is None and item["success"] is False for item in broken)
+    metrics, _, counts = steering.summarise(items, [], np.random.default_rng(0))
+    assert counts["unscored_generations"] == len(broken)
+    assert next(one for one in metrics if one.name == "success").n == 2
+    assert next(one for one in metrics if one.name == "success_fixed_factor").note.endswith("factor 1")
+
+
+def test_prompts_that_leave_no_room_are_named_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    steering = task(methods=("contrast", "prompting"))
+    monkeypatch.setattr(model().config, "max_position_embeddings", 64)
+    items = measured(steering, sae(), Shared())
+    lost = [
+        item for item in of_kind(items, "generation") if item["status"] != "ok" and item["status"] != "empty"
+    ]
+    assert {item["method"] for item in lost} == {"prompting"}
+    assert all("leaves no room in the window of 64" in item["status"] for item in lost)
+    metrics, _, counts = steering.summarise(items, [], np.random.default_rng(0))
+    assert counts["unscored_generations"] == len(lost)
+    assert next(one for one in metrics if one.name == "success_prompting").value is None
+
+
+def test_the_divergence_is_that_of_both_distributions_on_the_text() -> None:
+    lm, prompt, new = model(), [5, 6, 7], [8, 9]
+    edit = AddVector(Site.parse("resid_post.1"), torch.linspace(-3, 3, lm.d_model))
+    found = gen.divergences(lm, [prompt, [3]], [prompt, [3]], [new, []], [edit])
+    batch = lm.batch([prompt + new])
+    after, before = (
+        lm.forward(batch, edits=edits).logits[0, 2:4].double().log_softmax(dim=-1)  # type: ignore[index]
+        for edits in ([edit], [])
+    )
+    assert found[0] == pytest.approx(float((after.exp() * (after - before)).sum(dim=-1).mean()), rel=1e-4)
+    assert found[0] is not None
+    assert found[0] > 0.01
+    assert found[1] is None
+    assert gen.divergences(lm, [prompt], [prompt], [new], [])[0] == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("dictionary", [sae(), routed()], ids=["sae", "routesae"])
+def test_every_method_goes_through_the_same_choice_and_test(dictionary: Dictionary) -> None:
+    steering = task(
+        methods=tuple(METHODS), test_factors="chosen", kl=True, extensions=2, candidates=5, temperature=1.0
+    )
+    items = measured(steering, dictionary)
+    metrics, _, counts = steering.summarise(items, [], np.random.default_rng(0))
+    found = {metric.name: metric for metric in metrics}
+    assert counts["unscored_generations"] == 0
+    for method in list(METHODS)[1:]:
+        for name in ("success", "success_on_selection", "selection_gap", "boundary_share", "kl"):
+            assert found[f"{name}_{method}"].value is not None, (name, method)
+        assert found[f"lift_over_{method}"].n == 2
+        gap = found[f"success_on_selection_{method}"].value - found[f"success_{method}"].value  # type: ignore[operator]
+        assert found[f"selection_gap_{method}"].value == pytest.approx(gap)
+    choices = of_kind(items, "choice")
+    assert len(choices) == len(METHODS) * 2
+    candidates = {"output_score": "output_score_low", "gradsae": "gradsae_low"}
+    by_name = {(one["method"], one["concept"]): one for one in choices}
+    for high, low in candidates.items():
+        for name in CONCEPTS:
+            assert by_name[high, name]["scores"] >= by_name[low, name]["scores"]
+    factors = {(one["method"], one["factor"]) for one in of_kind(items, "generation")}
+    assert {factor for method, factor in factors if method == "prompting"} == {1.0}
+    assert len({factor for method, factor in factors if method == "contrast"}) > 2, "the grid was made longer"
+    selected = {one["id"] for one in of_kind(items, "generation") if one["split"] == "test"}
+    assert len(selected) < 2 * 2 * len(METHODS) * 4
+    assert found["success_degenerate"].value is not None
+    assert found["success_at_20"].value is not None
 
 
 def test_fluency_is_that_of_the_generated_tokens_alone_under_the_plain_model() -> None:
@@ -290,9 +459,9 @@ def test_chosen_test_factors_leave_the_published_numbers_as_they_are() -> None:
 
 
 def test_the_random_direction_has_the_norm_of_the_latents() -> None:
-    items = measured(task(random_direction=True), sae())
-    kinds = [item["direction"] for item in of_kind(items, "generation")]
-    assert kinds.count("latent") == kinds.count("random") == 16
+    items = measured(task(methods=("contrast", "random_direction")), sae())
+    kinds = [item["method"] for item in of_kind(items, "generation")]
+    assert kinds.count("contrast") == kinds.count("random_direction") == 16
     like = torch.arange(16.0)
     drawn = gen.random_direction(like, 0, "sport")
     assert drawn.norm() == pytest.approx(float(like.norm()), rel=1e-5)
@@ -328,10 +497,14 @@ def test_a_chat_prompt_ends_in_the_opening_and_needs_a_template() -> None:
         {"samples": 2},
         {"window_words": (9, 3)},
         {"factor": 1.0},
+        {"methods": ()},
+        {"methods": ("contrast", "contrast")},
+        {"methods": ("diffmean",)},
+        {"methods": ("contrast", "pcb")},
     ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"factor|samples|window_words"):
+    with pytest.raises(ValueError, match=r"factor|samples|window_words|method"):
         SteeringConfig(**wrong)
 
 

@@ -34,7 +34,7 @@ def cell(
     *,
     prompts: int = 4,
     factors: tuple[float, ...] = FACTORS,
-    direction: str = "latent",
+    method: str = "contrast",
     form: dict[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """A complete cell: unsteered texts score 0.1, thresholds are 0.5."""
@@ -49,7 +49,7 @@ def cell(
             )
     for concept in concepts:
         items.append({"kind": "scorer", "concept": concept, "kept": True, "auroc": 0.9, "threshold": 0.5})
-        items.append({"kind": "choice", "concept": concept, "latents": [0], "reason": None})
+        items.append({"kind": "choice", "method": method, "concept": concept, "latents": [0], "reason": None})
         for factor in factors:
             for half in ("select", "test"):
                 for prompt in range(prompts):
@@ -57,9 +57,9 @@ def cell(
                     items.append(
                         {
                             "kind": "generation",
-                            "id": f"{direction}{concept}{factor}{half}{prompt}",
+                            "id": f"{method}{concept}{factor}{half}{prompt}",
                             "concept": concept,
-                            "direction": direction,
+                            "method": method,
                             "factor": factor,
                             "split": half,
                             "concept_score": found,
@@ -181,7 +181,7 @@ def test_one_concept_has_a_value_without_an_interval_and_none_has_a_reason() -> 
 def test_concepts_left_out_are_counted_and_shown_as_coverage() -> None:
     items = cell(names(4), lambda *_: 0.9)
     items = [item for item in items if not (item.get("concept") in ("c2", "c3") and item["kind"] != "scorer")]
-    items.append({"kind": "choice", "concept": "c2", "latents": [], "reason": "none"})
+    items.append({"kind": "choice", "method": "contrast", "concept": "c2", "latents": [], "reason": "none"})
     for item in items:
         if item["kind"] == "scorer" and item["concept"] == "c3":
             item.update(kept=False, auroc=0.6)
@@ -201,14 +201,14 @@ def test_the_random_direction_goes_through_the_same_choice() -> None:
     control = [
         item
         for item in cell(
-            names(3), lambda _c, _f, half, _p: 0.9 if half == "select" else 0.2, direction="random"
+            names(3), lambda _c, _f, half, _p: 0.9 if half == "select" else 0.2, method="random_direction"
         )
-        if item["kind"] == "generation"
+        if item["kind"] in ("generation", "choice")
     ]
-    found = run([*steered, *control], random_direction=True)
+    found = run([*steered, *control], methods=("contrast", "random_direction"))
     assert value(found, "success") == 1.0
     assert value(found, "success_random_direction") == 0.0
-    assert value(found, "lift_over_random") == 1.0
+    assert value(found, "lift_over_random_direction") == 1.0
     assert "success_random_direction" not in run(steered)
 
 

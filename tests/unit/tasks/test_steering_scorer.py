@@ -12,7 +12,9 @@ from latentbench_tasks.steering._concepts import concepts
 from latentbench_tasks.steering._labelled import ConceptTexts
 from latentbench_tasks.steering._scorer import ScorerOptions, area_under_curve, fit_scorer, windows
 
-OPTIONS = ScorerOptions(words=(8, 16), per_document=2, min_auroc=0.8, threshold=0.5, false_positives=0.05)
+OPTIONS = ScorerOptions(
+    words=(8, 16), per_document=2, min_auroc=0.8, threshold=0.5, lexicon=False, false_positives=0.05
+)
 COMMON = [
     "the",
     "a",
@@ -79,6 +81,24 @@ def test_too_few_documents_are_named() -> None:
     scorer = fit_scorer(texts(np.random.default_rng(0), (0.3, 0.0), count=15), [], OPTIONS, 0)
     assert scorer.item["kept"] is False
     assert "are needed" in scorer.item["reason"]
+
+
+def test_a_concept_without_texts_is_scored_by_its_words_if_asked_for() -> None:
+    empty = ConceptTexts(concepts(["pirates"])[0], [], texts(np.random.default_rng(0), (0.3, 0.0)).negatives)
+    assert not fit_scorer(empty, [], OPTIONS, 0).item["kept"]
+    words = empty.concept.lexicon
+    plain, touched = "a road by the river", f"a road with a {words[0]} by the river"
+    scorer = fit_scorer(empty, [plain] * 40, OPTIONS._replace(lexicon=True), 0)
+    assert scorer.item["kept"]
+    assert "lexicon" in scorer.item["reason"]
+    assert scorer.item["false_positive_rate_neutral"] == 0.0
+    one, two, none = scorer.probabilities([touched, f"{touched} {words[1]}", plain])
+    assert none < scorer.item["threshold"] <= one < two
+    strict = fit_scorer(empty, [plain] * 10 + [touched] * 10, OPTIONS._replace(lexicon=True), 0)
+    assert one < strict.item["threshold"] <= two, (
+        "where unsteered text has such words, one of them is not enough"
+    )
+    assert strict.item["false_positive_rate_neutral"] <= 0.05
 
 
 def test_at_most_the_stated_share_of_held_out_negatives_passes() -> None:

@@ -50,7 +50,9 @@ def failures(task: Task) -> dict[str, CheckResult]:
                 budget_tokens=900, latents=12, min_documents=6, contexts=3, shown=4, mixed=5
             )
         ),
-        AutointerpTask(AutointerpConfig(budget_tokens=900, latents=12, min_documents=6, contexts=3)),
+        AutointerpTask(
+            AutointerpConfig(budget_tokens=900, latents=12, min_documents=6, contexts=3, simulations=2)
+        ),
     ],
     ids=lambda task: task.name,
 )
@@ -177,8 +179,8 @@ def _cores_card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_plain_task_is_sound() -> None:
     results = {result.name: result.state for result in check_task(Plain(TaskConfig()))}
-    assert {name for name, state in results.items() if state != "passed"} == {"light metrics"}
-    assert results["light metrics"] == "skipped"
+    other = {name: state for name, state in results.items() if state != "passed"}
+    assert other == {"light metrics": "skipped", "recomputed": "skipped"}  # it is registered nowhere
 
 
 @pytest.mark.parametrize(
