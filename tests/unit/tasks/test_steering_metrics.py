@@ -229,17 +229,31 @@ def test_units_are_all_usable_concepts_and_give_the_published_means() -> None:
     )
     items += [
         {"kind": "scorer", "concept": "without latent", "kept": True, "auroc": 0.9, "threshold": 0.5},
-        {"kind": "choice", "concept": "without latent", "latents": [], "reason": "none found"},
+        {
+            "kind": "choice",
+            "method": "contrast",
+            "concept": "without latent",
+            "latents": [],
+            "reason": "none found",
+        },
     ]
     for item in items:
         if item["kind"] == "unsteered":
             item["concept_scores"]["without latent"] = 0.1
             item["lexicon_hits"]["without latent"] = 0
-    by_unit, found = units(items, [], config()), run(items)
+    other = [
+        item
+        for item in cell(names(4), lambda *_: 0.3, method="random_direction")
+        if item["kind"] in ("generation", "choice")
+    ]
+    items += other
+    methods = ("contrast", "random_direction")
+    by_unit, found = units(items, [], config(methods=methods)), run(items, methods=methods)
     assert by_unit is not None
+    assert {"success", "success_random_direction"} <= set(by_unit.values())
     assert set(by_unit.names) == {*names(4), "without latent"}
-    published = {name: found[name].value for name in by_unit.values()}
-    assert published == pytest.approx(by_unit.values())
+    measured = {name: value for name, value in by_unit.values().items() if np.isfinite(value)}
+    assert {name: found[name].value for name in measured} == pytest.approx(measured)
     assert units([], [], config()) is None
 
 
