@@ -82,16 +82,16 @@ def _cell(column: Column, subject: Subject, units: UnitBook) -> dict[str, Any] |
         return None
     if pick.metric is None or pick.metric.value is None:
         return {"m": _why_not(pick)}
-    metric = pick.metric
+    metric, value = pick.metric, pick.metric.value
     error = standard_error(metric)
-    cell: dict[str, Any] = {"v": metric.value, "n": metric.n, "o": clip(metric.resampling_unit, 40)}
+    cell: dict[str, Any] = {"v": value, "n": metric.n, "o": clip(metric.resampling_unit, 40)}
     if pick.mark:
         cell["m"] = pick.mark
     if error is not None:
         cell["e"] = float(f"{error:.6g}")
     drawn = units.of(pick.entry)
     if drawn is not None and metric.name in drawn.draws:
-        cell |= {"u": drawn.key[:16], "n": drawn.n} | _packed(drawn.draws[metric.name] - metric.value)
+        cell |= {"u": drawn.key[:16], "n": drawn.n} | _packed(drawn.draws[metric.name] - value)
     return cell
 
 

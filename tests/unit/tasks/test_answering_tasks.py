@@ -156,11 +156,13 @@ def test_perturbation_measures_every_set_and_resumes(lm: LM, dictionary: Diction
     assert {"em_gap_activation", "kl_gap_matched", "f1_random_top", "survivors", "guessed"} <= names
     assert summary.counts["questions"] == 3
     by_unit = units(items, [], config.model_dump(mode="json"))
-    found = {
+    published = {
         metric.name: float("nan") if metric.value is None else metric.value for metric in summary.metrics
     }
     assert by_unit is not None
-    assert {name: found[name] for name in by_unit.values()} == pytest.approx(by_unit.values(), nan_ok=True)
+    assert {name: published[name] for name in by_unit.values()} == pytest.approx(
+        by_unit.values(), nan_ok=True
+    )
 
 
 @pytest.mark.usefixtures("always_right")
