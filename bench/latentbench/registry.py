@@ -6,10 +6,12 @@ anybody else's package, so a third party's addition is found and listed exactly 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from latentbench.errors import UserError, unknown_name
@@ -72,6 +74,13 @@ class Registry:
     def folder(self, name: str) -> Path:
         """The folder of the module behind `name`, found without importing that module."""
         return self.source(name).parent
+
+    def beside(self, name: str, module: str) -> ModuleType | None:
+        """Import a module that lies beside that of `name` ("metrics"); None if there is no such module."""
+        package = self._entry(name).module.rpartition(".")[0]
+        if not package or not (self.folder(name) / f"{module}.py").is_file():
+            return None
+        return importlib.import_module(f"{package}.{module}")
 
     def _entry(self, name: str) -> EntryPoint:
         entries = _entries(self.group)

@@ -1,4 +1,4 @@
-"""The boards, one per language model: rows at the target sparsity, controls, and what is off target."""
+"""The boards, one per language model and target sparsity: ranked rows, controls, and what is off target."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from latentbench_leaderboard._columns import Column, columns_of
 from latentbench_leaderboard._format import clip, number, plain, short_sha
 from latentbench_leaderboard._scores import Score, score_column
 from latentbench_leaderboard._subjects import Subject
+from latentbench_leaderboard._units import UnitBook
 
-__all__ = ["Aside", "Board", "ColumnGroup", "Row", "Target", "boards_of", "lm_label"]
+__all__ = ["Board", "ColumnGroup", "Row", "Target", "boards_of", "by_model", "lm_label", "targets_of"]
 
 
 _ROUNDING = 1e-9
 """So that 67.2 is within 5 % of 64 in floating point too."""
+_USUAL_L0 = 64.0
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,8 @@ class Row:
     """Which."""
     scores: tuple[Score, ...]
     """One per column of the board."""
-
-
-@dataclass(frozen=True)
-class Aside:
-    """A dictionary that the table at this sparsity leaves out."""
-
-    subject: Subject
-    """Which."""
-    reason: str
-    """Why."""
+    reason: str = ""
+    """Why it is not ranked at all: off the target sparsity, or without a measured one."""
 
 
 @dataclass(frozen=True)
@@ -78,21 +72,25 @@ class Board:
     """Everything comparable: dictionaries of one language model."""
 
     id: str
-    """Anchor of the board."""
+    """Name of the board in addresses."""
     lm: str
     """Name of the model."""
+    lm_key: str
+    """sha256 of the model's identity."""
     lm_details: str
     """Revision, dtype and attention implementation."""
+    target: Target
+    """The sparsity at which it ranks."""
     groups: tuple[ColumnGroup, ...]
     """Columns by task."""
+    rankings: tuple[str, ...]
+    """How the ranks of each column were made; empty for one without ranks."""
     rows: tuple[Row, ...]
     """Ranked rows, best first by the first ranked column."""
     controls: tuple[Row, ...]
     """Controls, unranked."""
-    asides: tuple[Aside, ...]
-    """Rows off the target sparsity, or without a measured one."""
-    subjects: tuple[Subject, ...]
-    """Every row of the board, for the curves."""
+    asides: tuple[Row, ...]
+    """Rows off the target sparsity, or without a measured one; unranked."""
     sorted_by: int
     """Position of the column that the rows are sorted by, -1 for none."""
 
@@ -101,14 +99,52 @@ class Board:
         """All columns in order."""
         return [column for group in self.groups for column in group.columns]
 
+    @property
+    def bands(self) -> list[tuple[str, tuple[Row, ...]]]:
+        """All rows by band: "ranked", "controls" and "asides"."""
+        return [("ranked", self.rows), ("controls", self.controls), ("asides", self.asides)]
 
-def boards_of(subjects: Sequence[Subject], target: Target) -> list[Board]:
-    """The boards of a site, the one with most rows first."""
-    by_lm: dict[str, list[Subject]] = {}
+    @property
+    def families(self) -> list[str]:
+        """Families of its rows."""
+        return sorted({row.subject.family for _, rows in self.bands for row in rows})
+
+    @property
+    def judges(self) -> list[str]:
+        """Judges of its columns."""
+        return sorted({group.judge for group in self.groups if group.judge})
+
+    @property
+    def suites(self) -> list[str]:
+        """Suites that measured its rows."""
+        return sorted({suite for _, rows in self.bands for row in rows for suite in row.subject.suites})
+
+
+def targets_of(subjects: Sequence[Subject], tolerance: float) -> list[Target]:
+    """The sparsities that the suites of the records compare at, ascending; L0 64 if they name none."""
+    named = {subject.sparsity.get("target_l0") for subject in subjects}
+    found = sorted(
+        {float(l0) for l0 in named if isinstance(l0, (int, float)) and not isinstance(l0, bool) and l0 > 0}
+    )
+    return [Target(l0, tolerance) for l0 in found or [_USUAL_L0]]
+
+
+def by_model(subjects: Sequence[Subject]) -> list[tuple[str, list[Subject]]]:
+    """The subjects of each model by the hash of its identity, the model with most of them first."""
+    found: dict[str, list[Subject]] = {}
     for subject in subjects:
-        by_lm.setdefault(sha256_json(subject.lm), []).append(subject)
-    ordered = sorted(by_lm.items(), key=lambda item: (-len(item[1]), lm_label(item[1][0].lm), item[0]))
-    return [_board(key, group, target) for key, group in ordered]
+        found.setdefault(sha256_json(subject.lm), []).append(subject)
+    return sorted(found.items(), key=lambda item: (-len(item[1]), lm_label(item[1][0].lm), item[0]))
+
+
+def boards_of(subjects: Sequence[Subject], targets: Sequence[Target], units: UnitBook) -> list[Board]:
+    """The boards of a site: models with most rows first, of each the target with most ranked rows first."""
+    boards: list[Board] = []
+    for key, group in by_model(subjects):
+        columns = columns_of(group)
+        made = [_board(key, group, columns, target, units) for target in targets]
+        boards += sorted(made, key=lambda board: (-len(board.rows), board.target.l0))
+    return boards
 
 
 def lm_label(lm: Mapping[str, Any]) -> str:
@@ -116,28 +152,41 @@ def lm_label(lm: Mapping[str, Any]) -> str:
     return clip(str(lm.get("name", "unnamed language model")))
 
 
-def _board(key: str, subjects: list[Subject], target: Target) -> Board:
-    ranked = [
-        s for s in subjects if not s.control and s.l0 is not None and target.holds(float(s.l0.value or 0))
-    ]
+def _board(
+    key: str, subjects: list[Subject], columns: list[Column], target: Target, units: UnitBook
+) -> Board:
+    def at_target(subject: Subject) -> bool:
+        l0 = subject.l0
+        return l0 is not None and l0.value is not None and target.holds(l0.value)
+
+    ranked = [s for s in subjects if not s.control and at_target(s)]
     controls = [s for s in subjects if s.control]
-    others = [s for s in subjects if not s.control and s not in ranked]
-    columns = columns_of(subjects)
-    table = [score_column(column, [*ranked, *controls], ranked) for column in columns]
-
-    def row(subject: Subject) -> Row:
-        return Row(subject, tuple(cells[subject.key] for cells in table))
-
+    others = [s for s in subjects if not s.control and not at_target(s)]
+    table = [score_column(column, subjects, ranked, units) for column in columns]
     sorted_by = next((i for i, column in enumerate(columns) if column.ranked), -1)
+
+    def rows(members: list[Subject], *, off: bool = False) -> tuple[Row, ...]:
+        made = [
+            Row(
+                subject,
+                tuple(cells.scores[subject.key] for cells in table),
+                _aside_reason(subject, target) if off else "",
+            )
+            for subject in members
+        ]
+        return tuple(_sorted(made, columns, sorted_by))
+
     return Board(
-        id=f"lm-{key[:8]}",
+        id=f"lm-{key[:8]}-l0-{plain(target.l0).replace(',', '').replace('.', '_')}",
         lm=lm_label(subjects[0].lm),
+        lm_key=key,
         lm_details=_details(subjects[0].lm),
+        target=target,
         groups=_grouped(columns),
-        rows=tuple(_sorted([row(subject) for subject in ranked], columns, sorted_by)),
-        controls=tuple(row(subject) for subject in controls),
-        asides=tuple(Aside(subject, _aside_reason(subject, target)) for subject in others),
-        subjects=tuple(subjects),
+        rankings=tuple(cells.ranking for cells in table),
+        rows=rows(ranked),
+        controls=rows(controls),
+        asides=rows(others, off=True),
         sorted_by=sorted_by,
     )
 

@@ -13,22 +13,29 @@ from jinja2 import Environment
 
 from latentbench.errors import UserError
 from latentbench.identity import sha256_json
-from latentbench_leaderboard._board import Board, Target, boards_of
+from latentbench_leaderboard._board import Board, Target, boards_of, by_model, lm_label, targets_of
+from latentbench_leaderboard._calibration import load_calibrations
+from latentbench_leaderboard._compare import compare_shards
 from latentbench_leaderboard._curves import charts_against_l0, charts_over_tokens
 from latentbench_leaderboard._dictionary import dictionary_view
+from latentbench_leaderboard._errata import Erratum, load_errata
+from latentbench_leaderboard._format import listing
+from latentbench_leaderboard._judges import judges_of
 from latentbench_leaderboard._latents import CONTEXTS_SHOWN, LatentBook, latent_book
-from latentbench_leaderboard._method import judges_of, meanings_of, policies_of
+from latentbench_leaderboard._method import meanings_of, policies_of
 from latentbench_leaderboard._render import page, templates
-from latentbench_leaderboard._scores import RANK_METHOD
+from latentbench_leaderboard._series import siblings_of
 from latentbench_leaderboard._shards import shard_text
 from latentbench_leaderboard._steering import SteeringBook, steering_book
 from latentbench_leaderboard._subjects import Subject, load_subjects
+from latentbench_leaderboard._table import ROWS_SHOWN, table_of
 from latentbench_leaderboard._target import check_target, write_site
 from latentbench_leaderboard._texts import has_texts
+from latentbench_leaderboard._units import DRAWS, UnitBook
 
 __all__ = ["SITE_VERSION", "BuildOptions", "SiteReport", "build_site"]
 
-SITE_VERSION = "1"
+SITE_VERSION = "2"
 """Raised whenever the same records give other pages."""
 
 
@@ -38,8 +45,8 @@ class BuildOptions:
 
     title: str = "latentbench"
     """Title of the board."""
-    target_l0: float = 64.0
-    """Sparsity at which the table compares."""
+    target_l0: tuple[float, ...] = ()
+    """Sparsities at which tables compare, one board for each; none: those that the suites of the records name."""
     tolerance: float = 0.05
     """Largest distance from the target, as a share of it."""
     local_texts: bool = True
@@ -48,9 +55,10 @@ class BuildOptions:
     """
 
     def __post_init__(self) -> None:
-        if not (self.target_l0 > 0 and 0 <= self.tolerance < 1):
+        if not (all(l0 > 0 for l0 in self.target_l0) and 0 <= self.tolerance < 1):
+            named = " and ".join(f"{l0:g}" for l0 in self.target_l0) or "any"
             raise UserError(
-                f"a target L0 of {self.target_l0:g} with tolerance {self.tolerance:g} holds no "
+                f"a target L0 of {named} with tolerance {self.tolerance:g} holds no "
                 "dictionary; the target is a positive number of latents per token, the tolerance a "
                 "share of it such as 0.05"
             )
@@ -93,7 +101,7 @@ def build_site(results: Path, target: Path, options: BuildOptions) -> SiteReport
     """
     check_target(target, results)
     subjects, unfinished = load_subjects(results)
-    site = _Site(subjects, unfinished, options)
+    site = _Site(subjects, unfinished, load_calibrations(results), load_errata(results), options)
     written = write_site(target, site.files(), site.about)
     records = [entry.record for subject in subjects for entry in subject.entries]
     return SiteReport(
@@ -112,10 +120,20 @@ def build_site(results: Path, target: Path, options: BuildOptions) -> SiteReport
 class _Site:
     """One site while it is built."""
 
-    def __init__(self, subjects: Sequence[Subject], unfinished: int, options: BuildOptions) -> None:
+    def __init__(
+        self,
+        subjects: Sequence[Subject],
+        unfinished: int,
+        calibrations: dict[str, dict[str, Any]],
+        errata: list[Erratum],
+        options: BuildOptions,
+    ) -> None:
         self.subjects = subjects
         self.unfinished = unfinished
+        self.calibrations = calibrations
+        self.errata = errata
         self.options = options
+        self.units = UnitBook()
         self.environment: Environment = templates()
 
     @cached_property
@@ -129,8 +147,18 @@ class _Site:
         return {key: book for key, book in found.items() if book is not None}
 
     @cached_property
+    def targets(self) -> list[Target]:
+        named = [Target(l0, self.options.tolerance) for l0 in sorted(set(self.options.target_l0))]
+        return named or targets_of(self.subjects, self.options.tolerance)
+
+    @cached_property
     def boards(self) -> list[Board]:
-        return boards_of(self.subjects, Target(self.options.target_l0, self.options.tolerance))
+        return boards_of(self.subjects, self.targets, self.units)
+
+    @cached_property
+    def runs(self) -> dict[str, list[Subject]]:
+        """Training runs of its recipe by key of the row, for rows whose recipe has others."""
+        return {run.key: runs for runs in siblings_of(self.subjects).values() for run in runs}
 
     @cached_property
     def private(self) -> bool:
@@ -146,7 +174,7 @@ class _Site:
         return {
             "title": self.options.title,
             "site_version": SITE_VERSION,
-            "target_l0": self.options.target_l0,
+            "target_l0": [target.l0 for target in self.targets],
             "tolerance": self.options.tolerance,
             "holds_local_texts": self.private,
             "records": len(records),
@@ -159,25 +187,57 @@ class _Site:
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Every file by its path in the site."""
         yield from _static()
-        yield "index.html", self._page("board.html", {"boards": self.boards, "unfinished": self.unfinished})
-        yield "curves.html", self._page("curves.html", {"boards": self._charts()})
+        yield from self._board_files()
+        yield "curves.html", self._page("curves.html", {"models": self._charts()})
         overview = {"rows": self._steered(), "concepts": self._concept_names()}
         yield "steering.html", self._page("steering.html", overview)
+        yield "compare.html", self._page("compare.html", {"draws": DRAWS})
+        best = [row.subject.slug for row in self.boards[0].rows or self.boards[0].asides]
+        for name, shard in compare_shards(self.subjects, self.units, best):
+            yield f"data/{name}.js", shard_text(name, shard).encode("ascii")
+        yield "metrics.html", self._page("metrics.html", {"tasks": meanings_of(self.subjects, self.errata)})
+        yield (
+            "judges.html",
+            self._page("judges.html", {"judges": judges_of(self.subjects, self.calibrations)}),
+        )
+        yield "errata.html", self._page("errata.html", {"errata": self.errata})
         method = {
-            "tasks": meanings_of(self.subjects),
-            "judges": judges_of(self.subjects),
             "policies": policies_of(self.subjects),
-            "rank_method": RANK_METHOD,
+            "boards": self.boards,
             "contexts_shown": CONTEXTS_SHOWN,
+            "draws": DRAWS,
         }
         yield "method.html", self._page("method.html", method)
         for subject in self.subjects:
             yield from self._subject_files(subject)
 
+    def _board_files(self) -> Iterator[tuple[str, bytes]]:
+        pages = {board.id: f"boards/{board.id}.html" for board in self.boards}
+        pages[self.boards[0].id] = "index.html"
+        models = {board.lm_key: board for board in reversed(self.boards)}
+        for board in self.boards:
+            table = table_of(board, set(self.latents))
+            values = {
+                "board": board,
+                "table": table,
+                "first": board is self.boards[0],
+                "pages": pages,
+                "models": list(reversed(models.values())),
+                "sparsities": [one for one in self.boards if one.lm_key == board.lm_key],
+                "rows_shown": ROWS_SHOWN,
+                "unfinished": self.unfinished,
+            }
+            root = "" if board is self.boards[0] else "../"
+            yield pages[board.id], self._page("board.html", values, root)
+            for number, shard in enumerate(table.shards):
+                name = f"board/{board.id}/{number}"
+                yield f"data/{name}.js", shard_text(name, shard).encode("ascii")
+
     def _subject_files(self, subject: Subject) -> Iterator[tuple[str, bytes]]:
         latents, steering = self.latents.get(subject.key), self.steering.get(subject.key)
         values = {
-            "view": dictionary_view(subject),
+            "view": dictionary_view(subject, self.runs.get(subject.key, ())),
+            "errata": [one for one in self.errata if one.concerns(subject)],
             "subject": subject,
             "latents": latents,
             "steering": steering,
@@ -198,19 +258,22 @@ class _Site:
         shared = {
             "site": self.about,
             "options": self.options,
-            "target_text": Target(self.options.target_l0, self.options.tolerance).text,
+            "targets": self.targets,
+            "target_text": listing([target.text for target in self.targets]),
             "latent_pages": set(self.latents),
         }
         return page(self.environment, template, root, shared | values)
 
     def _charts(self) -> list[dict[str, Any]]:
+        targets = [target.l0 for target in self.targets]
         return [
             {
-                "board": board,
-                "against_l0": charts_against_l0(board, self.options.target_l0),
-                "over_tokens": charts_over_tokens(board),
+                "id": f"model-{key[:8]}",
+                "lm": lm_label(group[0].lm),
+                "against_l0": charts_against_l0(group, targets),
+                "over_tokens": charts_over_tokens(group),
             }
-            for board in self.boards
+            for key, group in by_model(self.subjects)
         ]
 
     def _steered(self) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from latentbench.errors import UserError
@@ -25,6 +26,8 @@ class TaskCard:
     """Its title, or a readable form of its name."""
     summary: str = ""
     """What it measures."""
+    version: str = ""
+    """Version of the task."""
     installed: bool = False
     """Whether there was a card to read."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -46,6 +49,7 @@ class TaskCard:
         return names.index(name) if name in names else len(names)
 
 
+@cache
 def task_card(name: str) -> TaskCard:
     """The card of a task; empty for a task that is not installed, or whose card is damaged."""
     bare = TaskCard(name, humanise(name))
@@ -61,6 +65,7 @@ def task_card(name: str) -> TaskCard:
         name,
         clip(str(raw.get("title") or bare.title)),
         clip(str(raw.get("summary", "")), _LONG),
+        str(raw.get("version", "")),
         True,
         {str(key): table for key, table in metrics.items() if isinstance(table, dict)},
     )

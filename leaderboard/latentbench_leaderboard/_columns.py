@@ -67,8 +67,15 @@ class Column:
     """Budget and differing settings, for the head of the column."""
     definition: str
     """The definition in one line."""
+    headline: bool
+    """Whether the board shows it."""
     picks: dict[str, Pick]
     """By key of the row."""
+
+    @property
+    def suites(self) -> list[str]:
+        """Suites that measured it."""
+        return sorted({suite for pick in self.picks.values() if (suite := pick.entry.suite)})
 
     @property
     def ranked(self) -> bool:
@@ -76,8 +83,13 @@ class Column:
         return self.direction in ("higher", "lower")
 
 
-def columns_of(subjects: Sequence[Subject]) -> list[Column]:
-    """The columns of a board: every headline metric of every task, judge and setting."""
+def columns_of(subjects: Sequence[Subject], *, headline: bool = True) -> list[Column]:
+    """The columns of a board: every metric of every task, judge and setting.
+
+    Args:
+        subjects: the rows.
+        headline: only the metrics that the board shows.
+    """
     cells: dict[tuple[str, str | None, str], dict[str, list[Entry]]] = {}
     for subject in subjects:
         for entry in subject.entries:
@@ -89,7 +101,7 @@ def columns_of(subjects: Sequence[Subject]) -> list[Column]:
         label = name
         if name and sum(place[:2] == (task, name) for place in cells) > 1:
             label = f"{name} [{judge_key[:6]}]"  # two judges of one name: still two columns
-        columns += _task_columns(task_card(task), label, rows, subjects)
+        columns += _task_columns(task_card(task), label, rows, subjects, headline)
     return columns
 
 
@@ -123,7 +135,11 @@ def _task_order(item: tuple[tuple[str, str | None, str], Any]) -> tuple[int, str
 
 
 def _task_columns(
-    card: TaskCard, judge: str | None, rows: dict[str, list[Entry]], subjects: Sequence[Subject]
+    card: TaskCard,
+    judge: str | None,
+    rows: dict[str, list[Entry]],
+    subjects: Sequence[Subject],
+    headline: bool,
 ) -> list[Column]:
     usual, *extra = _variants(rows, subjects)
     columns = []
@@ -131,7 +147,9 @@ def _task_columns(
         picked = {
             key: pick for key, entries in rows.items() if (pick := _pick(entries, usual, variant, extra))
         }
-        columns += _metric_columns(card, judge, picked, difference_text(differences(usual, variant)))
+        columns += _metric_columns(
+            card, judge, picked, difference_text(differences(usual, variant)), headline
+        )
     return columns
 
 
@@ -174,11 +192,13 @@ def _ok_first(entry: Entry) -> tuple[bool, int, str]:
     return (entry.record.status != "ok", entry.record.cell.seed, entry.record.key)
 
 
-def _metric_columns(card: TaskCard, judge: str | None, picked: dict[str, Pick], variant: str) -> list[Column]:
+def _metric_columns(
+    card: TaskCard, judge: str | None, picked: dict[str, Pick], variant: str, headline: bool
+) -> list[Column]:
     names: dict[str, Metric] = {}
     for pick in picked.values():
         for metric in pick.entry.record.metrics:
-            if metric.headline:
+            if metric.headline or not headline:
                 names.setdefault(metric.name, metric)
     ordered = sorted(names.values(), key=lambda metric: card.order(metric.name))
     if not ordered:
@@ -207,6 +227,7 @@ def _column(
         direction=metric.direction if metric else "none",
         setting="; ".join(text for text in texts if text),
         definition=(card.metric_text(name, "definition") or clip(metric.note, 2000)) if metric else "",
+        headline=metric is not None and metric.headline,
         picks={key: _with_metric(pick, name, budget) for key, pick in picked.items()},
     )
 

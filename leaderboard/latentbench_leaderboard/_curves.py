@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from latentbench.identity import canonical_json
+from latentbench.stats import mean
 from latentbench.store import Curve
-from latentbench_leaderboard._board import Board
 from latentbench_leaderboard._cards import task_card
-from latentbench_leaderboard._columns import Column
+from latentbench_leaderboard._columns import Column, columns_of
 from latentbench_leaderboard._format import clip, humanise, plain
 from latentbench_leaderboard._plots import Axis, Line, Point, line_chart, point_chart
+from latentbench_leaderboard._series import series_key, series_title
 from latentbench_leaderboard._subjects import Entry, Subject
 
 __all__ = ["Chart", "ChartRow", "charts_against_l0", "charts_over_tokens"]
 
 _WIDE = 8.0
 """From this ratio of the largest to the smallest L0, the axis is logarithmic."""
-_SPARSITY_OPTIONS = frozenset({"k", "l0", "threshold", "sparsity"})
+_LABELLED = 14
+"""Most points that each carry their own name; more are told apart by the series."""
+_TABLED = 200
+_APART = 1.1
+"""Ratio of two L0 from which they are two sparsities and not two runs at one."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +65,44 @@ class Chart:
     """The data."""
     left_out: tuple[str, ...]
     """What is not drawn and why."""
+    front: tuple[Subject, ...] = ()
+    """Dictionaries on the Pareto front, sparsest first."""
+    more: int = 0
+    """Rows that the table of the data leaves out."""
 
 
-def charts_against_l0(board: Board, target: float) -> list[Chart]:
-    """One chart per ranked column of a board, off-target rows and controls included."""
-    styles = _styles(board.subjects)
+@dataclass(frozen=True)
+class _Look:
+    """How the rows of one model are drawn."""
+
+    series: dict[str, str]
+    """Key of the series of each row."""
+    styles: dict[str, int]
+    """Colour and marker of each row; -1 for controls."""
+    titles: dict[str, str]
+    """Name of each series."""
+
+
+def charts_against_l0(subjects: Sequence[Subject], targets: Sequence[float]) -> list[Chart]:
+    """One chart per ranked column, off-target rows and controls included.
+
+    Args:
+        subjects: the dictionaries of one model.
+        targets: sparsities at which tables compare.
+    """
+    look = _look(subjects)
     return [
         chart
-        for column in board.columns
-        if column.ranked and (chart := _against_l0(board, column, styles, target))
+        for column in columns_of(subjects)
+        if column.ranked and (chart := _against_l0(subjects, column, look, targets))
     ]
 
 
-def charts_over_tokens(board: Board) -> list[Chart]:
-    """One chart per curve over tokens that the board's tasks recorded, all dictionaries together."""
-    styles = _styles(board.subjects)
+def charts_over_tokens(subjects: Sequence[Subject]) -> list[Chart]:
+    """One chart per curve over tokens that the tasks of one model's dictionaries recorded, all of them together."""
+    look = _look(subjects)
     curves: dict[tuple[str, str], list[tuple[Subject, Entry, Curve]]] = {}
-    for subject in board.subjects:
+    for subject in subjects:
         for entry in subject.entries:
             for curve in entry.record.curves:
                 if curve.x_unit == "tokens":
@@ -85,7 +110,7 @@ def charts_over_tokens(board: Board) -> list[Chart]:
     return [
         chart
         for place, found in sorted(curves.items(), key=_by_number)
-        if (chart := _over_tokens(place, found, styles))
+        if (chart := _over_tokens(place, found, look.styles))
     ]
 
 
@@ -95,37 +120,24 @@ def _by_number(item: tuple[tuple[str, str], object]) -> list[tuple[int, str]]:
     return [(int(part) if part.isdecimal() else -1, part) for part in parts]
 
 
-def _styles(subjects: Sequence[Subject]) -> dict[str, int]:
-    """One colour and marker per series; -1 for controls."""
-    series = sorted({_series(subject) for subject in subjects if not subject.control})
-    return {s.key: -1 if s.control else series.index(_series(s)) for s in subjects}
-
-
-def _series(subject: Subject) -> str:
-    """What dictionaries that differ in nothing but their sparsity have in common."""
-    card = subject.card
-    options, training = card.get("options"), card.get("training")
-    kept = (
-        {k: v for k, v in options.items() if k not in _SPARSITY_OPTIONS} if isinstance(options, dict) else {}
+def _look(subjects: Sequence[Subject]) -> _Look:
+    series = {subject.key: series_key(subject) for subject in subjects}
+    members: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        members.setdefault(series[subject.key], []).append(subject)
+    order = sorted({series[subject.key] for subject in subjects if not subject.control})
+    return _Look(
+        series=series,
+        styles={s.key: -1 if s.control else order.index(series[s.key]) for s in subjects},
+        titles={key: series_title(group) for key, group in members.items()},
     )
-    kind = training.get("kind") if isinstance(training, dict) else None
-    shape = [card.get("n_latents"), card.get("normalisation"), kept, kind]
-    return canonical_json([subject.family, subject.sites, *shape])
 
 
-def _chain(subject: Subject, subjects: Sequence[Subject]) -> str:
-    """The series of a row if its members stand at clearly different L0, so that a line makes sense."""
-    series = _series(subject)
-    found = sorted(
-        float(s.l0.value or 0) for s in subjects if not s.control and s.l0 and _series(s) == series
-    )
-    apart = all(high > 1.1 * low for low, high in pairwise(found))
-    return series if apart and not subject.control else ""
-
-
-def _against_l0(board: Board, column: Column, styles: dict[str, int], target: float) -> Chart | None:
-    points, rows, left_out = [], [], []
-    for subject in board.subjects:
+def _against_l0(
+    subjects: Sequence[Subject], column: Column, look: _Look, targets: Sequence[float]
+) -> Chart | None:
+    rows, left_out, drawn = [], [], []
+    for subject in subjects:
         pick = column.picks.get(subject.key)
         metric = pick.metric if pick else None
         l0 = subject.l0.value if subject.l0 else None
@@ -140,19 +152,116 @@ def _against_l0(board: Board, column: Column, styles: dict[str, int], target: fl
         )
         if pick.mark:
             left_out.append(f"{subject.name}: {pick.mark}")
-            continue
-        chain = _chain(subject, board.subjects)
-        points.append(Point(l0, metric.value, low, high, subject.name, styles[subject.key], chain))
-    if not points:
+        else:
+            drawn.append(
+                (subject, Point(l0, metric.value, low, high, subject.name, look.styles[subject.key]))
+            )
+    if not drawn:
         return None
+    drawn, outside = _in_sight(drawn)
+    left_out += outside
+    best = _front([(s, p) for s, p in drawn if not s.control], higher=column.direction == "higher")
+    points = [replace(point, front=subject.key in best) for subject, point in drawn]
     xs = [point.x for point in points]
-    log = min(xs) > 0 and max(*xs, target) / min(*xs, target) >= _WIDE
-    x = Axis("L0 (active latents per token)" + (", log scale" if log else ""), log)
+    log = min(xs) > 0 and max(*xs, *targets) / min(*xs, *targets) >= _WIDE
     unit = f" ({column.unit})" if column.unit else ""
-    svg = point_chart(points, x, Axis(column.title + unit), f"{column.title} against L0", guide=target)
-    return Chart(
-        column.title, _subtitle(column), svg, "L0", column.title + unit, tuple(rows), tuple(left_out)
+    svg = point_chart(
+        points,
+        Axis("L0 (active latents per token)" + (", log scale" if log else ""), log),
+        Axis(column.title + unit),
+        f"{column.title} against L0",
+        guides=targets,
+        lines=_lines(drawn, look),
+        legend=_legend(drawn, look) if len(drawn) > _LABELLED else None,
     )
+    front = tuple(subject for subject, _ in drawn if subject.key in best)
+    return Chart(
+        title=column.title,
+        subtitle=_subtitle(column),
+        svg=svg,
+        x_title="L0",
+        y_title=column.title + unit,
+        rows=tuple(rows[:_TABLED]),
+        left_out=_few(left_out),
+        front=tuple(sorted(front, key=lambda s: (s.l0.value or 0.0) if s.l0 else 0.0)),
+        more=max(0, len(rows) - _TABLED),
+    )
+
+
+def _front(drawn: Sequence[tuple[Subject, Point]], *, higher: bool) -> set[str]:
+    """Rows than which no other is at least as sparse and at least as good, and better in one of the two."""
+    sign = 1.0 if higher else -1.0
+    best, found = -math.inf, set()
+    for subject, point in sorted(drawn, key=lambda pair: (pair[1].x, -sign * pair[1].y)):
+        if sign * point.y > best:
+            best = sign * point.y
+            found.add(subject.key)
+    return found
+
+
+def _in_sight(
+    drawn: Sequence[tuple[Subject, Point]],
+) -> tuple[list[tuple[Subject, Point]], list[str]]:
+    """Without the controls so far off that everything else would shrink to a line, and what is said of those."""
+    ends = [v for s, p in drawn if not s.control for v in (p.y, p.low, p.high) if v is not None]
+    if not ends or max(ends) == min(ends):
+        return list(drawn), []
+    reach = 0.6 * (max(ends) - min(ends))
+    near = [(s, p) for s, p in drawn if not s.control or min(ends) - reach <= p.y <= max(ends) + reach]
+    kept = {subject.key for subject, _ in near}
+    return near, [
+        f"{s.name}: a control outside of the drawing, {plain(p.y)}" for s, p in drawn if s.key not in kept
+    ]
+
+
+def _lines(drawn: Sequence[tuple[Subject, Point]], look: _Look) -> list[Line]:
+    """Series at two sparsities or more: joined through the mean of each, with a band."""
+    by_series: dict[str, list[Point]] = {}
+    for subject, point in drawn:
+        if not subject.control:
+            by_series.setdefault(look.series[subject.key], []).append(point)
+    lines = []
+    for key, points in by_series.items():
+        nodes = [_node(group) for group in _close(sorted(points, key=lambda point: point.x))]
+        if len(nodes) > 1:
+            lines.append(Line(nodes, look.titles[key], points[0].style))
+    return lines
+
+
+def _close(points: Sequence[Point]) -> Iterator[list[Point]]:
+    """Neighbours in L0: training seeds at one sparsity."""
+    group: list[Point] = []
+    for point in points:
+        if group and point.x > _APART * group[-1].x:
+            yield group
+            group = []
+        group.append(point)
+    if group:
+        yield group
+
+
+def _node(group: Sequence[Point]) -> tuple[float, float, float | None, float | None]:
+    """Mean of the seeds with the interval of that mean; a single run has its own interval."""
+    x = sum(point.x for point in group) / len(group)
+    if len(group) == 1:
+        return x, group[0].y, group[0].low, group[0].high
+    over = mean([point.y for point in group])
+    return x, sum(point.y for point in group) / len(group), over.low, over.high
+
+
+def _legend(drawn: Sequence[tuple[Subject, Point]], look: _Look) -> list[tuple[str, int]]:
+    named = {
+        look.styles[subject.key]: look.titles[look.series[subject.key]]
+        for subject, _ in drawn
+        if not subject.control
+    }
+    entries = [(named[style], style) for style in sorted(named)]
+    return [*entries, ("controls", -1)] if any(subject.control for subject, _ in drawn) else entries
+
+
+def _few(texts: Sequence[str], limit: int = 12) -> tuple[str, ...]:
+    more = (f"and {len(texts) - limit} more",) if len(texts) > limit else ()
+    return (*texts[:limit], *more)
 
 
 def _why_left_out(subject: Subject, column: Column) -> str:

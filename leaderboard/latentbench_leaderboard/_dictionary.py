@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import stdev
 from typing import Any
 
 from markupsafe import Markup
 
+from latentbench.stats import mean
 from latentbench.store import Curve, Metric
 from latentbench_leaderboard._cards import TaskCard, task_card
-from latentbench_leaderboard._columns import tokens_watched
+from latentbench_leaderboard._columns import Column, columns_of, tokens_watched
 from latentbench_leaderboard._format import (
     clip,
     decimals_for,
@@ -20,10 +23,19 @@ from latentbench_leaderboard._format import (
     plain,
     sites_text,
 )
-from latentbench_leaderboard._plots import Axis, Line, line_chart
+from latentbench_leaderboard._plots import Axis, Bar, Line, bar_chart, line_chart
+from latentbench_leaderboard._series import training_seed
 from latentbench_leaderboard._subjects import Entry, Subject
 
-__all__ = ["CellView", "CurveView", "DictionaryView", "MetricView", "dictionary_view", "metric_anchor"]
+__all__ = [
+    "CellView",
+    "CurveView",
+    "DictionaryView",
+    "MetricView",
+    "SeedsView",
+    "dictionary_view",
+    "metric_anchor",
+]
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,26 @@ class CellView:
 
 
 @dataclass(frozen=True)
+class SeedsView:
+    """One board metric over the training seeds of one recipe."""
+
+    title: str
+    """Title of the metric."""
+    about: str
+    """Task, judge and setting."""
+    unit: str
+    """Its unit."""
+    direction: str
+    """Which end is better."""
+    values: tuple[str, ...]
+    """One for each training seed, a dash where it has no score."""
+    mean: str
+    """Mean over seeds, with its interval."""
+    spread: str
+    """Standard deviation over seeds."""
+
+
+@dataclass(frozen=True)
 class DictionaryView:
     """The page."""
 
@@ -122,10 +154,19 @@ class DictionaryView:
     """The rest of the card."""
     cells: tuple[CellView, ...]
     """What was measured."""
+    runs: tuple[tuple[Subject, int], ...] = ()
+    """Training runs of the same recipe with their seeds, itself included; empty if there is no other."""
+    seeds: tuple[SeedsView, ...] = ()
+    """The board's metrics over those runs."""
 
 
-def dictionary_view(subject: Subject) -> DictionaryView:
-    """Everything that the page of a dictionary shows."""
+def dictionary_view(subject: Subject, runs: Sequence[Subject] = ()) -> DictionaryView:
+    """Everything that the page of a dictionary shows.
+
+    Args:
+        subject: which.
+        runs: training runs of its recipe, itself included; none if it has no other.
+    """
     used = {
         "name",
         "family",
@@ -148,6 +189,8 @@ def dictionary_view(subject: Subject) -> DictionaryView:
         facts=tuple((name, value) for name, value in _facts(subject) if value),
         more_facts=tuple(flat({**rest, "sparsity": subject.sparsity})),
         cells=tuple(_cell(entry, place) for place, entry in enumerate(subject.entries)),
+        runs=tuple((run, training_seed(run) or 0) for run in runs),
+        seeds=tuple(_seeds(column, runs) for column in columns_of(runs) if column.metric) if runs else (),
     )
 
 
@@ -155,6 +198,32 @@ def metric_anchor(task: str, place: int, name: str) -> str:
     """Anchor of a metric on its dictionary's page; names may hold anything, so only safe letters stay."""
     letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{task}-{name}")[:80]
     return f"m{place}-{letters}"
+
+
+def _seeds(column: Column, runs: Sequence[Subject]) -> SeedsView:
+    picks = [column.picks.get(run.key) for run in runs]
+    metrics = [pick.metric if pick is not None and not pick.mark else None for pick in picks]
+    found = [metric for metric in metrics if metric is not None and metric.value is not None]
+    decimals = decimals_for(found)
+    values = [metric.value for metric in found if metric.value is not None]
+    over = mean(values)
+    ends = (
+        f" ({number(over.low, decimals)} to {number(over.high, decimals)})"
+        if over.low is not None and over.high is not None
+        else ""
+    )
+    return SeedsView(
+        title=column.title,
+        about=" · ".join(part for part in (column.task_title, column.judge or "", column.setting) if part),
+        unit=column.unit,
+        direction=column.direction,
+        values=tuple(
+            number(metric.value, decimals) if metric is not None and metric.value is not None else "—"
+            for metric in metrics
+        ),
+        mean=f"{number(over.value, decimals)}{ends}" if over.value is not None else "—",
+        spread=number(stdev(values), decimals + 1) if len(values) > 1 else "—",
+    )
 
 
 def _facts(subject: Subject) -> list[tuple[str, str]]:
@@ -235,7 +304,12 @@ def _curve(curve: Curve, card: TaskCard) -> CurveView:
     )
     drawn = [(p.x, p.value, p.low, p.high) for p in curve.points if p.value is not None]
     chart = Markup("")
-    if len(drawn) > 1:
+    if (
+        curve.x_unit == "layer" and drawn
+    ):  # a histogram: its bars stand side by side, nothing lies between them
+        bars = [Bar(plain(x), value, low, high) for x, value, low, high in drawn]
+        chart = bar_chart(bars, x_title, Axis(clip(curve.unit, 40)), title)
+    elif len(drawn) > 1:
         line = Line(sorted(drawn, key=lambda point: point[0]), "", 0)
         chart = line_chart([line], Axis(x_title), Axis(clip(curve.unit, 40)), title)
     points = tuple(

@@ -1,21 +1,25 @@
-"""The method page: what every number means, in the words of the tasks and of the records themselves."""
+"""The pages on method and metrics: what every number means, in the words of the tasks and of the records themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from latentbench.identity import sha256_json
+from latentbench_leaderboard._board import by_model, lm_label
 from latentbench_leaderboard._cards import task_card
+from latentbench_leaderboard._columns import columns_of
+from latentbench_leaderboard._errata import Erratum
 from latentbench_leaderboard._format import clip, flat, plain
 from latentbench_leaderboard._subjects import Subject
+from latentbench_leaderboard._validity import validity_of
 
 __all__ = [
-    "JudgeView",
     "MetricMeaning",
     "TaskMeaning",
     "TokenPolicyView",
-    "judges_of",
     "meanings_of",
+    "metric_id",
     "policies_of",
 ]
 
@@ -40,6 +44,12 @@ class MetricMeaning:
     """What its interval resamples."""
     methods: tuple[str, ...]
     """How its intervals were made."""
+    id: str = ""
+    """Anchor on the page."""
+    validity: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """By model, judge and setting: what the records say of it."""
+    errata: tuple[Erratum, ...] = ()
+    """Corrections that name it."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +69,6 @@ class TaskMeaning:
 
 
 @dataclass(frozen=True)
-class JudgeView:
-    """One judge and everything that can change its verdicts."""
-
-    label: str
-    """Name."""
-    calibration: str
-    """What is known of it, in a line."""
-    identity: tuple[tuple[str, str], ...]
-    """All fields."""
-
-
-@dataclass(frozen=True)
 class TokenPolicyView:
     """Which tokens were measured."""
 
@@ -80,23 +78,30 @@ class TokenPolicyView:
     """All fields."""
 
 
-def meanings_of(subjects: Sequence[Subject]) -> list[TaskMeaning]:
+def meanings_of(subjects: Sequence[Subject], errata: Sequence[Erratum] = ()) -> list[TaskMeaning]:
     """Every task of the records with its metrics, in order of name."""
     names = sorted({entry.task for subject in subjects for entry in subject.entries})
-    return [_meaning(name, subjects) for name in names]
+    validity = _validity(subjects)
+    return [_meaning(name, subjects, validity, errata) for name in names]
 
 
-def judges_of(subjects: Sequence[Subject]) -> list[JudgeView]:
-    """Every judge of the records."""
-    found: dict[tuple[tuple[str, str], ...], tuple[str, str]] = {}
-    for subject in subjects:
-        for entry in subject.entries:
-            if entry.record.cell.judge is not None and entry.judge is not None:
-                found[tuple(flat(entry.record.cell.judge))] = (entry.judge, entry.calibration or "")
-    return [
-        JudgeView(label, calibration, identity)
-        for identity, (label, calibration) in sorted(found.items(), key=lambda pair: (pair[1], pair[0]))
-    ]
+def metric_id(task: str, metric: str) -> str:
+    """Anchor of a metric on the metrics page; names may hold anything, so only safe letters stay."""
+    safe = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{task}-{metric}")[:60]
+    return f"{safe}-{sha256_json([task, metric])[:6]}"
+
+
+def _validity(subjects: Sequence[Subject]) -> dict[tuple[str, str], list[tuple[str, tuple[str, ...]]]]:
+    found: dict[tuple[str, str], list[tuple[str, tuple[str, ...]]]] = {}
+    models = by_model(subjects)
+    for _, group in models:
+        for column in columns_of(group, headline=False):
+            said = validity_of(column, group)
+            if said and column.metric and column.ranked:
+                where = [lm_label(group[0].lm) if len(models) > 1 else "", column.judge or "", column.setting]
+                text = ", ".join(part for part in where if part)
+                found.setdefault((column.task, column.metric), []).append((text, tuple(said)))
+    return found
 
 
 def policies_of(subjects: Sequence[Subject]) -> list[TokenPolicyView]:
@@ -115,7 +120,12 @@ def policies_of(subjects: Sequence[Subject]) -> list[TokenPolicyView]:
     return [TokenPolicyView(text, fields) for fields, text in sorted(found.items())]
 
 
-def _meaning(name: str, subjects: Sequence[Subject]) -> TaskMeaning:
+def _meaning(
+    name: str,
+    subjects: Sequence[Subject],
+    validity: dict[tuple[str, str], list[tuple[str, tuple[str, ...]]]],
+    errata: Sequence[Erratum],
+) -> TaskMeaning:
     card = task_card(name)
     records = [entry.record for subject in subjects for entry in subject.entries if entry.task == name]
     metrics: dict[str, MetricMeaning] = {}
@@ -135,6 +145,9 @@ def _meaning(name: str, subjects: Sequence[Subject]) -> TaskMeaning:
                     chance=card.metric_text(metric.name, "chance"),
                     resampling_unit=clip(metric.resampling_unit, 40),
                     methods=(),
+                    id=metric_id(name, metric.name),
+                    validity=tuple(validity.get((name, metric.name), ())),
+                    errata=tuple(one for one in errata if f"{name}.{metric.name}" in one.metrics),
                 )
     ordered = sorted(metrics, key=card.order)
     return TaskMeaning(

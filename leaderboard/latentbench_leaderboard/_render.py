@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from latentbench_leaderboard._dictionary import metric_anchor
 from latentbench_leaderboard._format import number, plain, sites_text
+from latentbench_leaderboard._method import metric_id
 
 __all__ = ["page", "templates"]
 
@@ -24,7 +26,9 @@ def templates() -> Environment:
     environment.filters["number"] = number
     environment.filters["plain"] = plain
     environment.filters["sites"] = sites_text
+    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=True, allow_nan=False)
     environment.globals["metric_anchor"] = metric_anchor
+    environment.globals["metric_id"] = metric_id
     return environment
 
 

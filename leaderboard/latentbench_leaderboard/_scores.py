@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Literal
 
-from latentbench.stats import Estimate, RankInterval, generator, rank_independent
+import numpy as np
+from numpy.typing import NDArray
+
+from latentbench.stats import Estimate, RankInterval, generator, rank_independent, rank_intervals
 from latentbench.store import Metric
 from latentbench_leaderboard._columns import Column, Pick
 from latentbench_leaderboard._dictionary import metric_anchor
 from latentbench_leaderboard._format import clip, decimals_for, interval_text, listing, number, rank_text
 from latentbench_leaderboard._subjects import Subject
+from latentbench_leaderboard._units import Drawn, UnitBook
 
-__all__ = ["RANK_METHOD", "Score", "Strip", "score_column"]
+__all__ = ["Score", "ScoredColumn", "Strip", "score_column", "standard_error"]
 
-RANK_METHOD = (
-    "Ranks come from the separate intervals: every row is taken as normal around its value and independent "
-    "of the others. Rows are in fact measured on the same texts, so a paired comparison could separate more "
-    "of them."
-)
 _REASON = 300
 
 
@@ -69,30 +69,52 @@ class Score:
         return "" if self.group is None else chr(96 + self.group) if self.group <= 26 else str(self.group)
 
 
-def score_column(column: Column, subjects: Sequence[Subject], ranked: Sequence[Subject]) -> dict[str, Score]:
-    """The cells of one column, by key of the row.
+@dataclass(frozen=True)
+class ScoredColumn:
+    """The cells of one column."""
+
+    scores: dict[str, Score]
+    """By key of the row."""
+    ranking: str
+    """How its ranks were made; empty for a column without ranks."""
+
+
+def score_column(
+    column: Column, subjects: Sequence[Subject], ranked: Sequence[Subject], units: UnitBook
+) -> ScoredColumn:
+    """The cells of one column.
 
     Args:
         column: which.
         subjects: every row that is shown.
         ranked: the rows that take part in ranking: at the target sparsity and no controls.
+        units: what the rows share.
     """
     picks = {subject.key: column.picks.get(subject.key) for subject in subjects}
     metrics = [pick.metric for pick in picks.values() if pick is not None and pick.metric is not None]
     decimals = decimals_for(metrics)
     usual = _usual_level(metrics)
     picks = {key: _check_level(pick, usual) for key, pick in picks.items()}
-    places = _ranks(column, {subject.key: picks[subject.key] for subject in ranked}, usual)
+    places, ranking = _ranks(column, {subject.key: picks[subject.key] for subject in ranked}, usual, units)
     shown = [picks[subject.key] for subject in ranked]
     span = _span([pick.metric for pick in shown if pick is not None and pick.metric is not None])
     scores = {key: _score(column, pick, decimals, places.get(key), span) for key, pick in picks.items()}
-    return {s.key: replace(scores[s.key], anchor=_anchor(s, picks[s.key], column)) for s in subjects}
+    anchored = {s.key: replace(scores[s.key], anchor=_anchor(s, picks[s.key], column)) for s in subjects}
+    return ScoredColumn(anchored, ranking)
+
+
+def standard_error(metric: Metric) -> float | None:
+    """Half a metric's interval over the normal quantile of its level; None without an interval."""
+    interval = metric.interval
+    if interval is None:
+        return None
+    return (interval.high - interval.low) / (2 * NormalDist().inv_cdf(0.5 + interval.level / 2))
 
 
 def _anchor(subject: Subject, pick: Pick | None, column: Column) -> str:
     if pick is None:
         return ""
-    place = subject.entries.index(pick.entry)
+    place = next(i for i, entry in enumerate(subject.entries) if entry is pick.entry)
     return metric_anchor(column.task, place, column.metric or "") if pick.metric else f"cell-{place}"
 
 
@@ -110,18 +132,41 @@ def _check_level(pick: Pick | None, usual: float) -> Pick | None:
     return replace(pick, mark=mark)
 
 
-def _ranks(column: Column, picks: Mapping[str, Pick | None], level: float) -> dict[str, RankInterval]:
-    found = {key: pick for key, pick in picks.items() if pick is not None and not pick.mark}
-    scored = {
-        key: pick.metric for key, pick in found.items() if pick.metric and pick.metric.value is not None
+def _ranks(
+    column: Column, picks: Mapping[str, Pick | None], level: float, units: UnitBook
+) -> tuple[dict[str, RankInterval], str]:
+    """Places by row, and how they were found: paired where all rows share their units."""
+    found = {
+        key: pick
+        for key, pick in picks.items()
+        if pick is not None and not pick.mark and pick.metric is not None and pick.metric.value is not None
     }
-    if column.direction not in ("higher", "lower") or not scored:
-        return {}
-    estimates = [_estimate(metric, level) for metric in scored.values()]
-    rng = generator("\n".join(["ranks", column.id, *sorted(scored)]))
+    if column.direction not in ("higher", "lower") or not found:
+        return {}, ""
     direction: Literal["higher", "lower"] = "higher" if column.direction == "higher" else "lower"
-    placed = rank_independent(estimates, direction, rng)
-    return dict(zip(scored, placed, strict=True))
+    metrics = [pick.metric for pick in found.values() if pick.metric is not None]
+    drawn = {key: units.of(pick.entry) for key, pick in found.items()}
+    table, why = _joint(column.metric or "", drawn)
+    if table is not None:
+        placed = rank_intervals([metric.value for metric in metrics], table, direction, level)
+        unit = clip(metrics[0].resampling_unit, 40)
+        shared = next(one.n for one in drawn.values() if one is not None)
+        return dict(
+            zip(found, placed, strict=True)
+        ), f"paired: all rows share the same {number(shared, 0)} {unit}s"
+    rng = generator("\n".join(["ranks", column.id, *sorted(found)]))
+    placed = rank_independent([_estimate(metric, level) for metric in metrics], direction, rng)
+    return dict(zip(found, placed, strict=True)), f"unpaired: {why}"
+
+
+def _joint(metric: str, drawn: Mapping[str, Drawn | None]) -> tuple[NDArray[np.float64] | None, str]:
+    """Float[draw, row] of rows on the same units, or why there is none."""
+    have = [one for one in drawn.values() if one is not None and metric in one.draws]
+    if len(have) < len(drawn):
+        return None, f"{len(drawn) - len(have)} of {len(drawn)} rows have no items by shared unit here"
+    if len({one.key for one in have}) > 1:
+        return None, "the rows were measured on different units"
+    return np.column_stack([one.draws[metric] for one in have]), ""
 
 
 def _estimate(metric: Metric, level: float) -> Estimate:
@@ -182,8 +227,6 @@ def _tip(column: Column, pick: Pick, metric: Metric, decimals: int, rank: str) -
     if pick.more_seeds:
         seeds = listing([str(seed) for seed in pick.more_seeds[:8]])
         parts.append(f"seed {pick.entry.record.cell.seed} is shown; measured with {seeds} too")
-    if column.definition:
-        parts.append(clip(column.definition, 300))
     return "\n".join(parts)
 
 

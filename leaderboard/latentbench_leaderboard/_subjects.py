@@ -46,6 +46,12 @@ class Entry:
         """Label of the judge, None for tasks that ask none."""
         return judge_label(self.record.cell.judge)
 
+    @property
+    def suite(self) -> str:
+        """Name of the suite that measured it, empty if the record has none."""
+        suite = self.record.labels.get("suite")
+        return clip(suite, 60) if isinstance(suite, str) else ""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -83,6 +89,11 @@ class Subject:
         """Sites that it reads, then those that only it writes."""
         read = [clip(str(site), 40) for site in _list(self.card.get("reads"))]
         return read + [s for site in _list(self.card.get("writes")) if (s := clip(str(site), 40)) not in read]
+
+    @property
+    def suites(self) -> list[str]:
+        """Suites that measured it."""
+        return sorted({entry.suite for entry in self.entries if entry.suite})
 
     @property
     def l0(self) -> Metric | None:

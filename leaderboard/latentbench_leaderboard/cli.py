@@ -28,7 +28,10 @@ for _command in (check, verify, add, diff, push):
 )
 @click.option("--title", default="latentbench", show_default=True, help="Title of the board.")
 @click.option(
-    "--target-l0", type=float, default=64.0, show_default=True, help="Sparsity at which the table compares."
+    "--target-l0",
+    type=float,
+    multiple=True,
+    help="Sparsity at which a table compares; repeatable, a table for each. [default: those of the suites]",
 )
 @click.option(
     "--tolerance",
@@ -50,7 +53,7 @@ def build(
     results: Path,
     out: Path,
     title: str,
-    target_l0: float,
+    target_l0: tuple[float, ...],
     tolerance: float,
     local_texts: bool,
     as_json: bool,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from latentbench.stats import Estimate, bootstrap, ratio, unscored
+from latentbench.stats import Estimate, Units, bootstrap, ratio, unscored
 
-__all__ = ["mean_by_context"]
+__all__ = ["mean_by_context", "units_by_context"]
 
 
 def mean_by_context(
@@ -33,3 +33,27 @@ def mean_by_context(
     if not len(table):
         return unscored("no example has it", 0)
     return bootstrap(table, ratio(0, 1), rng)
+
+
+def units_by_context(
+    asked: Sequence[dict[str, Any]],
+    items: Sequence[dict[str, Any]],
+    values: Mapping[str, Sequence[float | None]],
+) -> Units | None:
+    """Means over examples as statistics of sums over contexts; None without any.
+
+    Args:
+        asked: every question of the cell with its `context`, so that cells on the same questions have the same
+            units whatever became of them.
+        items: examples, each with its `context`.
+        values: by metric, one for each example, or None where it is undefined.
+    """
+    names = {name: place for place, name in enumerate(dict.fromkeys(str(item["context"]) for item in asked))}
+    if not names:
+        return None
+    sums = np.zeros((len(names), 2 * len(values)))
+    for column, found in enumerate(values.values()):
+        for item, value in zip(items, found, strict=True):
+            if value is not None:
+                sums[names[str(item["context"])], 2 * column : 2 * column + 2] += [value, 1.0]
+    return Units(tuple(names), sums, {name: ratio(2 * i, 2 * i + 1) for i, name in enumerate(values)})

@@ -16,7 +16,7 @@ from latentbench.stats import Estimate
 from latentbench.store import Curve, CurvePoint, Metric
 from latentbench_tasks._by_context import mean_by_context
 
-__all__ = ["Comparison", "Score", "share_metric", "short_sets", "summarise_conditions"]
+__all__ = ["Comparison", "Score", "condition_values", "share_metric", "short_sets", "summarise_conditions"]
 
 Examples = Sequence[dict[str, Any]]
 Condition = tuple[str, str]
@@ -94,6 +94,18 @@ def summarise_conditions(
         direction: Literal["higher", "none"] = "higher" if "_gap_" in shown else "none"
         metrics.append(_metric(shown, mean_by_context([], [], rng), unit, direction, headline=True))
     return metrics, curves
+
+
+def condition_values(
+    examples: Examples, scores: dict[str, Score], comparisons: Sequence[Comparison], headline: Count
+) -> dict[str, list[float | None]]:
+    """What each metric of `summarise_conditions` is the mean of: one value for each example."""
+    found: dict[str, list[float | None]] = {}
+    for line in _lines(examples, scores, comparisons):
+        counts = _counts(examples, line.place)
+        at = headline if headline in counts else next(iter(counts))
+        found[line.name] = [line.value(item, at) for item in examples]
+    return found
 
 
 def share_metric(name: str, items: Examples, values: Sequence[float], rng: np.random.Generator) -> Metric:

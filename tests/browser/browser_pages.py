@@ -36,7 +36,7 @@ class Site:
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
         )
         opened = Opened(context.new_page())
-        opened.page.set_default_timeout(10_000)
+        opened.page.set_default_timeout(30_000)
         opened.page.on("request", lambda request: opened.requests.append(request.url))
         opened.page.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
         opened.page.on("pageerror", lambda error: opened.complaints.append(f"error: {error}"))

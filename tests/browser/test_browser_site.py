@@ -6,12 +6,25 @@ import shutil
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from browser_pages import CONTRAST, Opened, Site, focus_is_visible
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
 
-ALL = ("index.html", "curves.html", "steering.html", "method.html", "dictionaries", "latents", "steering")
+ALL = (
+    "index.html",
+    "compare.html",
+    "curves.html",
+    "steering.html",
+    "metrics.html",
+    "judges.html",
+    "method.html",
+    "errata.html",
+    "dictionaries",
+    "latents",
+    "steering",
+)
 
 
 def path_of(site: Site, page: str) -> Path | str:
@@ -23,7 +36,7 @@ def names(page: Page, rows: str = "table.scores tbody tr:not([hidden]) .name") -
 
 
 def ranked_names(page: Page) -> list[str]:
-    return names(page, "table.scores tbody:not(.controls) tr:not([hidden]) .name")
+    return names(page, "table.scores tbody.ranked tr .name")
 
 
 @pytest.fixture
@@ -56,6 +69,21 @@ class TestEveryPage:
         assert faint["faint"] == []
         site.close(opened)
 
+    @pytest.mark.parametrize("page", ALL)
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_axe_finds_nothing_serious(self, site: Site, page: str, scheme: str) -> None:
+        opened = site.open(path_of(site, page), 390 if scheme == "dark" else 1280, scheme)
+        opened.page.wait_for_load_state("networkidle")
+        opened.page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+        found = (
+            Axe()
+            .run(opened.page, options={"resultTypes": ["violations"], "preload": False})
+            .response["violations"]
+        )
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in serious] == []
+        site.close(opened)
+
     def test_skip_link_comes_first(self, site: Site) -> None:
         opened = site.open("index.html")
         opened.page.keyboard.press("Tab")
@@ -73,7 +101,7 @@ class TestEveryPage:
         page.click("#theme")
         expect(page.locator("#theme")).to_have_text("Theme: dark")
         assert page.evaluate(paper) != light
-        page.click("text=Method")
+        page.click("nav >> text=Method")
         expect(page.locator("#theme")).to_have_text("Theme: dark")
         site.close(opened)
 
@@ -103,11 +131,24 @@ class TestBoard:
 
     def test_controls_stay_below_the_ranked_rows(self, site: Site, board: Opened) -> None:
         page = board.page
-        before = names(page)
+        controls = names(page, "tbody.controls .name")
+        assert controls == [
+            "identity resid_post.21",
+            "TopK, random decoder",
+        ]  # by feature count, as the ranked rows
         page.get_by_role("button", name="Dictionary").click()
-        after = names(page)
-        assert set(after[-2:]) == set(before[-2:])
-        assert after[:-2] == sorted(after[:-2], key=str.lower)
+        expect(page.locator("th[aria-sort]")).to_contain_text("Dictionary")
+        ranked = ranked_names(page)
+        assert ranked == sorted(ranked, key=str.lower)
+        assert names(page, "tbody.controls .name") == sorted(controls, key=str.lower)
+        site.close(board)
+
+    def test_rows_off_target_stand_below_marked_and_unranked(self, site: Site, board: Opened) -> None:
+        aside = board.page.locator("tbody.asides tr", has=board.page.locator(".name"))
+        expect(aside).to_have_count(1)
+        expect(aside).to_contain_text("measured L0 32, 50 % below the target")
+        assert aside.locator(".value").count() > 2
+        assert aside.locator(".rank").count() == 0
         site.close(board)
 
     def test_sorting_with_the_keyboard(self, site: Site, board: Opened) -> None:
@@ -118,18 +159,67 @@ class TestBoard:
         expect(page.locator("th[aria-sort]")).to_contain_text("CE recovered")
         site.close(board)
 
-    def test_filter(self, site: Site, board: Opened) -> None:
+    def test_find(self, site: Site, board: Opened) -> None:
         page = board.page
-        page.fill("input[data-filter]", "topk 21")
-        assert names(page) == ["TopK at resid_post.21", "TopK, random decoder"]
-        expect(page.locator("[data-count]")).to_have_text("2 of 6 shown")
-        page.fill("input[data-filter]", "")
-        assert len(names(page)) == 6
+        page.fill("[name=find]", "topk 21")
+        assert names(page) == ["TopK at resid_post.21", "TopK, random decoder", "TopK, k = 32"]
+        expect(page.locator("#count")).to_have_text("3 of 7 shown")
+        page.fill("[name=find]", "nosuchdictionary")
+        expect(page.locator("#nothing")).to_be_visible()
+        page.click("#clear")
+        assert len(names(page)) == 7
+        expect(page.locator("#nothing")).to_be_hidden()
         site.close(board)
+
+    def test_every_choice_has_an_address_and_the_back_button_works(self, site: Site, board: Opened) -> None:
+        page = board.page
+        usual = names(page)
+        page.select_option("[name=family]", "routesae")
+        page.select_option("[name=rows]", "ranked")
+        page.get_by_role("button", name="Dictionary").click()
+        page.fill("[name=find]", "random")
+        assert names(page) == ["Random routing"]
+        address = page.url
+        again = site.open("index.html", anchor="#" + address.partition("#")[2])
+        assert names(again.page) == ["Random routing"]
+        assert again.page.input_value("[name=family]") == "routesae"
+        assert again.page.input_value("[name=find]") == "random"
+        expect(again.page.locator("th[aria-sort]")).to_contain_text("Dictionary")
+        site.close(again)
+        page.go_back()  # all of what was typed is one step
+        assert page.input_value("[name=find]") == ""
+        assert names(page) == ["Random routing", "RouteSAE"]
+        page.go_back()
+        assert names(page) == ["RouteSAE", "Random routing"]
+        page.go_back()
+        page.go_back()
+        assert names(page) == usual
+        assert "#" not in page.url
+        page.go_forward()
+        assert len(names(page)) == 2
+        site.close(board)
+
+    def test_a_judge_keeps_its_own_columns_and_those_without_one(self, site: Site, board: Opened) -> None:
+        page = board.page
+        heads = page.locator("table.scores thead tr").nth(1).locator("th:visible")
+        every = heads.count()
+        page.select_option("[name=judge]", "embed (all-MiniLM-L6-v2)")
+        expect(heads).to_have_count(every - 1)
+        row = page.locator("tbody.ranked tr").first.locator("td:visible")
+        expect(row).to_have_count(every - 1)
+        expect(page.locator("th.group:visible", has_text="openai")).to_have_count(0)
+        page.click("button[type=reset]")
+        expect(heads).to_have_count(every)
+        site.close(board)
+
+    def test_an_address_with_nonsense_shows_the_whole_board(self, site: Site) -> None:
+        opened = site.open("index.html", anchor="#family=<img src=x>&sort=nosuch&order=turned&judge=%00")
+        assert len(names(opened.page)) == 7
+        site.close(opened)
 
     def test_a_value_explains_itself_to_pointer_and_keyboard(self, site: Site, board: Opened) -> None:
         page = board.page
-        value = page.locator("tr", has_text="RouteSAE").locator("a.value").nth(-1)
+        value = page.locator("tbody.ranked tr", has_text="RouteSAE").locator("a.value").nth(-1)
         note = page.get_by_role("tooltip")
         value.hover()
         expect(note).to_contain_text("n = 120 documents")
@@ -151,7 +241,7 @@ class TestBoard:
 
     def test_the_first_column_stays_in_sight_on_a_phone(self, site: Site) -> None:
         opened = site.open("index.html", width=390)
-        region = opened.page.locator(".board .scroll")
+        region = opened.page.locator(".board .scroll").first
         region.evaluate("(e) => { e.scrollLeft = 600; }")
         box = opened.page.locator(".board .name").first.bounding_box()
         assert box is not None
@@ -167,7 +257,7 @@ class TestBoard:
         context = site._browser.new_context(java_script_enabled=False)
         page = context.new_page()
         page.goto((folder / "index.html").as_uri())
-        assert len(names(page)) == 6
+        assert len(names(page)) == 7
         assert "n = 120 documents" in (page.locator("a.value").last.get_attribute("title") or "")
         context.close()
 
@@ -295,3 +385,51 @@ def test_a_missing_shard_is_said_and_not_a_blank_page(folder: Path, site: Site, 
     opened = site.open(page_path)
     expect(opened.page.locator("#latents .error")).to_contain_text("can't be loaded")
     opened.page.context.close()
+
+
+class TestCompare:
+    def test_differences_and_verdicts(self, site: Site) -> None:
+        opened = site.open("compare.html")
+        page = opened.page
+        page.wait_for_selector("table.compared")
+        page.select_option("[name=a]", label="RouteSAE")
+        page.select_option("[name=b]", label="Random routing")
+        row = page.locator("table.compared tbody tr", has_text="Explained variance")
+        expect(row.locator("td").nth(2)).to_contain_text("0.1125")  # 0.45 * (0.80 - 0.55)
+        expect(row.locator("td").nth(2)).to_contain_text("0.0955 to 0.1295")  # 1.96 * sqrt(2) * 0.012 / 1.96
+        expect(row.locator("td").nth(4)).to_contain_text("A better")
+        failed = page.locator("table.compared tbody tr", has_text="Steering success")
+        expect(failed).to_contain_text("failed: AdapterError")
+        site.close(opened)
+
+    def test_address_swap_and_back(self, site: Site) -> None:
+        opened = site.open("compare.html")
+        page = opened.page
+        page.wait_for_selector("table.compared")
+        first, second = page.input_value("[name=a]"), page.input_value("[name=b]")
+        assert first != second
+        page.click("#swap")
+        assert page.input_value("[name=a]") == second
+        page.check("[name=all]")
+        expect(page.locator("table.compared tbody tr", has_text="Normalised MSE")).to_have_count(1)
+        again = site.open("compare.html", anchor="#" + page.url.partition("#")[2])
+        expect(again.page.locator("table.compared tbody tr", has_text="Normalised MSE")).to_have_count(1)
+        assert again.page.input_value("[name=b]") == first
+        site.close(again)
+        page.go_back()
+        expect(page.locator("[name=all]")).not_to_be_checked()
+        page.go_back()
+        expect(page.locator("[name=a]")).to_have_value(first)
+        site.close(opened)
+
+    def test_only_the_two_rows_are_loaded(self, site: Site) -> None:
+        opened = site.open("compare.html")
+        opened.page.wait_for_selector("table.compared")
+        assert len([url for url in opened.requests if "/data/" in url]) == 3
+        site.close(opened)
+
+    def test_the_board_leads_here(self, site: Site, board: Opened) -> None:
+        board.page.locator("tbody.ranked tr", has_text="Random routing").locator("text=compare").click()
+        expect(board.page.locator("[name=a] option:checked")).to_have_text("Random routing")
+        expect(board.page.locator("table.compared")).to_be_visible()
+        site.close(board)

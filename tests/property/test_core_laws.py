@@ -20,6 +20,7 @@ from latentbench.run._pass import Fed, run_pass
 from latentbench.stats import generator
 from latentbench.store import Metric
 from latentbench.testing import perfect_weights, random_routesae, random_sae, toy_lm, toy_tokenizer
+from latentbench_tasks.core.metrics import units
 from latentbench_tasks.core.routes import route_shares
 from latentbench_tasks.core.task import CoreConfig, CoreTask, _Clean, _losses
 
@@ -99,6 +100,18 @@ def value(metrics: Mapping[str, Metric], name: str) -> float:
     found = metrics[name].value
     assert found is not None, metrics[name].reason
     return found
+
+
+def test_units_give_the_published_numbers_and_share_their_draws() -> None:
+    found, items = measured(random_sae(d_model=WIDTH, site=SITE))
+    one = units(items, [], {})
+    assert one is not None
+    assert len(one.names) == len({item["document"] for item in items}) > 2
+    assert {name: found[name].value for name in one.values()} == pytest.approx(one.values(), nan_ok=True)
+    again = units(items[::-1], [], {})
+    assert again is not None
+    assert again.draws(20)["kl"] == pytest.approx(one.draws(20)["kl"])
+    assert units([], [], {}) is None
 
 
 def test_predicting_the_mean_explains_no_variance() -> None:

@@ -47,6 +47,7 @@ from latentbench.stats._richness import (
 )
 from latentbench.stats._seeds import OverSeeds, seeds_difference, seeds_ratio
 from latentbench.stats._simple import mean, wilson
+from latentbench.stats._units import Units
 
 __all__ = [
     "Comparison",
@@ -60,6 +61,7 @@ __all__ = [
     "Richness",
     "SetCount",
     "SumStatistic",
+    "Units",
     "abundance_coverage",
     "bootstrap",
     "bootstrap_draws",

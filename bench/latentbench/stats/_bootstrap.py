@@ -26,6 +26,7 @@ __all__ = [
     "interval_from_draws",
     "joint_draws",
     "ratio",
+    "resampled_totals",
 ]
 
 SumStatistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -94,7 +95,7 @@ def bootstrap_draws(
 ) -> NDArray[np.float64]:
     """Float[draw]: the statistic on `draws` draws of the units with replacement."""
     table = _as_table(units)
-    return np.asarray(statistic(_resampled_totals(table, rng, draws)), dtype=np.float64)
+    return np.asarray(statistic(resampled_totals(table, rng, draws)), dtype=np.float64)
 
 
 def joint_draws(
@@ -113,7 +114,7 @@ def joint_draws(
         raise ValueError(f"rows has shape {cube.shape}; it must be [row, unit, stat]")
     n_rows, n_units, n_stats = cube.shape
     table = cube.transpose(1, 0, 2).reshape(n_units, n_rows * n_stats)
-    totals = _resampled_totals(table, rng, draws).reshape(draws, n_rows, n_stats)
+    totals = resampled_totals(table, rng, draws).reshape(draws, n_rows, n_stats)
     values = [np.asarray(statistic(totals[:, row]), dtype=np.float64) for row in range(n_rows)]
     return np.stack(values, axis=1)
 
@@ -220,9 +221,7 @@ def _degenerate(value: float, n: int, level: float) -> Estimate:
     return Estimate(value, None, None, level, "none (n < 2)", n)
 
 
-def _resampled_totals(
-    table: NDArray[np.float64], rng: np.random.Generator, draws: int
-) -> NDArray[np.float64]:
+def resampled_totals(table: NDArray[np.float64], rng: np.random.Generator, draws: int) -> NDArray[np.float64]:
     """Float[draw, stat]: totals over each draw, in chunks of draws to bound the memory of the weights."""
     n = len(table)
     if n == 0:

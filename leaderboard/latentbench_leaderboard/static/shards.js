@@ -25,8 +25,16 @@ const latentbench = (() => {
     return made;
   }
 
+  // Shapes of a drawing, in the namespace of the page's own ones.
+  function shape(tag, attributes) {
+    const made = document.createElementNS(document.querySelector("svg").namespaceURI, tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  }
+
+  const spoken = (text) => element("span", "sr", text); // for screen readers alone
   const isolate = (text) => element("bdi", "", text);
   const failure = (error) => element("p", "error", error.message);
-  return { shard: (name, data) => arrived.set(name, data), load, element, isolate, failure };
+  return { shard: (name, data) => arrived.set(name, data), load, element, isolate, shape, spoken, failure };
 })();
 window.latentbench = latentbench;

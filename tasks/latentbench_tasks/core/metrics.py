@@ -6,18 +6,18 @@ published statistic, and no number depends on how tokens were batched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latentbench.stats import Estimate, bootstrap, count_reaching, subsample_count, unscored
+from latentbench.stats import Estimate, Units, bootstrap, count_reaching, subsample_count, unscored
 from latentbench.store import Curve, Metric
 from latentbench_tasks.core.routes import route_shares
 
-__all__ = ["recompute", "summarise"]
+__all__ = ["recompute", "summarise", "units"]
 
 Floats = NDArray[np.float64]
 _SCALARS = ("tokens", "scored", "l0", "ce", "ce_spliced", "ce_zero", "ce_mean", "kl", "rows")
@@ -64,6 +64,21 @@ def summarise(
     if routes is None:
         return metrics, [], counts
     return [*metrics, routes.effective], [routes.shares], counts
+
+
+def units(
+    items: Sequence[dict[str, Any]], _judgements: Sequence[dict[str, Any]], _config: Mapping[str, Any]
+) -> Units | None:
+    """The metrics that are functions of sums, by document; None without items."""
+    rows = sorted(
+        (item for item in items if item["kind"] == "core"),
+        key=lambda item: (item["document"], item["start_token"]),
+    )
+    if not rows:
+        return None
+    columns, sums = _document_totals(rows)
+    names = tuple(dict.fromkeys(item["document"] for item in rows))
+    return Units(names, sums, {one.name: one.statistic for one in _definitions(columns)})
 
 
 def recompute(

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
+from latentbench.stats import Units
 from latentbench.store import Curve, CurvePoint, Metric
-from latentbench_tasks._by_context import mean_by_context
+from latentbench_tasks._by_context import mean_by_context, units_by_context
 
-__all__ = ["explained_curve", "recompute", "spearman", "summarise", "top_overlap"]
+__all__ = ["explained_curve", "recompute", "spearman", "summarise", "top_overlap", "units"]
 
 Floats = NDArray[np.float64]
 _TOP = 10
@@ -71,12 +72,7 @@ def summarise(
     curves: list[Curve] = []
     for name in names or [headline]:
         mine = [item for item in examples if name in item["scores"]]
-        found = {
-            "spearman": [spearman(item["scores"][name], item["exact"]) for item in mine],
-            "overlap": [top_overlap(item["scores"][name], item["exact"]) for item in mine],
-            "explained": [_area(item["scores"][name], item["exact"]) for item in mine],
-            "passes": [sum(item["passes"][name]) for item in mine],
-        }
+        found = _values(name, mine)
         for kind, (unit, direction, note) in _DEFINITIONS.items():
             metrics.append(
                 Metric.from_estimate(
@@ -144,6 +140,34 @@ _DEFINITIONS = {
         "forward and backward passes per example beyond the clean pass; what is paid once per latent is left out",
     ),
 }
+
+
+def units(
+    items: Sequence[dict[str, Any]], _judgements: Sequence[dict[str, Any]], _config: Mapping[str, Any]
+) -> Units | None:
+    """Every selector's metrics, by context; None without items."""
+    examples = sorted((item for item in items if item["kind"] == "example"), key=lambda item: item["id"])
+    values: dict[str, list[float | None]] = {"correct": [float(item["correct"]) for item in examples]}
+    for name in dict.fromkeys(name for item in examples for name in item["scores"]):
+        mine = {id(item): place for place, item in enumerate(i for i in examples if name in i["scores"])}
+        found = _values(name, [item for item in examples if id(item) in mine])
+        for kind, column in found.items():
+            values[f"{kind}_{name}"] = [
+                column[mine[id(item)]] if id(item) in mine else None for item in examples
+            ]
+    asked = [item for item in items if item["kind"] in ("example", "skipped") and "context" in item]
+    return units_by_context(asked, examples, values)
+
+
+def _values(name: str, items: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
+    """What each metric of a selector is the mean of: one value for each example that has its scores."""
+    pairs = [(item["scores"][name], item["exact"]) for item in items]
+    return {
+        "spearman": [spearman(*pair) for pair in pairs],
+        "overlap": [top_overlap(*pair) for pair in pairs],
+        "explained": [_area(*pair) for pair in pairs],
+        "passes": [float(sum(item["passes"][name])) for item in items],
+    }
 
 
 def _area(scores: ArrayLike, exact: ArrayLike) -> float | None:

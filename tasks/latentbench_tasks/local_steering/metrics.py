@@ -7,11 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from latentbench.stats import Units
 from latentbench.store import Curve, Metric
-from latentbench_tasks._conditions import Comparison, Score, short_sets, summarise_conditions
+from latentbench_tasks._by_context import units_by_context
+from latentbench_tasks._conditions import (
+    Comparison,
+    Score,
+    condition_values,
+    short_sets,
+    summarise_conditions,
+)
 from latentbench_tasks._squad import exact_match, token_f1
 
-__all__ = ["recompute", "summarise"]
+__all__ = ["recompute", "summarise", "units"]
 
 _SCORES = {
     "em": Score("exact match", "share", 1, lambda item, one: exact_match(one["text"], item["answers"])),
@@ -59,6 +67,18 @@ def summarise(
     for reason in sorted({item["reason"] for item in skipped}):
         counts[f"skipped: {reason}"] = sum(item["reason"] == reason for item in skipped)
     return metrics, curves, counts
+
+
+def units(
+    items: Sequence[dict[str, Any]], _judgements: Sequence[dict[str, Any]], config: Mapping[str, Any]
+) -> Units | None:
+    """The metrics at the headline count, by context; None without items."""
+    ordered = sorted(items, key=lambda item: item["id"])
+    pairs = [item for item in ordered if item["kind"] == "example"]
+    contexts = [item for item in ordered if item["kind"] in ("context", "example")]
+    return units_by_context(
+        contexts, pairs, condition_values(pairs, _SCORES, _COMPARISONS, config["headline"])
+    )
 
 
 def recompute(

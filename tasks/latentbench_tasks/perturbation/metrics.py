@@ -7,11 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from latentbench.stats import Units
 from latentbench.store import Curve, Metric
-from latentbench_tasks._conditions import Comparison, Score, share_metric, short_sets, summarise_conditions
+from latentbench_tasks._by_context import units_by_context
+from latentbench_tasks._conditions import (
+    Comparison,
+    Score,
+    condition_values,
+    share_metric,
+    short_sets,
+    summarise_conditions,
+)
 from latentbench_tasks._squad import exact_match, token_f1
 
-__all__ = ["recompute", "summarise"]
+__all__ = ["recompute", "summarise", "units"]
 
 _SCORES = {
     "em": Score("exact match", "share", -1, lambda item, one: exact_match(one["text"], item["answers"])),
@@ -56,6 +65,16 @@ def summarise(
     if guesses:
         metrics.append(share_metric("guessed", guesses, [float(item["correct"]) for item in guesses], rng))
     return metrics, curves, _counts(asked, kept)
+
+
+def units(
+    items: Sequence[dict[str, Any]], _judgements: Sequence[dict[str, Any]], config: Mapping[str, Any]
+) -> Units | None:
+    """The metrics at the headline count, by context; None without items."""
+    ordered = sorted(items, key=lambda item: item["id"])
+    asked = [item for item in ordered if item["kind"] in ("example", "wrong", "skipped")]
+    kept = [item for item in ordered if item["kind"] == "example" and item["correct"]]
+    return units_by_context(asked, kept, condition_values(kept, _SCORES, _COMPARISONS, config["headline"]))
 
 
 def recompute(

@@ -16,12 +16,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from latentbench.stats import Estimate, bootstrap, mean, ratio, unscored
+from latentbench.stats import Estimate, Units, bootstrap, mean, ratio, unscored
 from latentbench.store import Curve, CurvePoint, Metric
 from latentbench_tasks.steering._judged import Book, Choice, Rules, choose_factors, read_items
 from latentbench_tasks.steering._methods import METHODS
 
-__all__ = ["concept_rows", "recompute", "summarise"]
+__all__ = ["concept_rows", "recompute", "summarise", "units"]
 
 _SHARE = (0.0, 1.0)
 _CHANGE = (-1.0, 1.0)
@@ -160,6 +160,32 @@ def summarise(
         **book.counts,
     }
     return metrics, curves, counts
+
+
+def units(
+    items: Sequence[Mapping[str, Any]], _judgements: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
+) -> Units | None:
+    """The metrics that are means over concepts, of every method; None without a scored concept.
+
+    The units are all usable concepts: one that a method has no number for counts in none of its means.
+    """
+    book = read_items(items, Rules.of(config))
+    first, *others = config["methods"]
+    columns = {(name, first): name for name in _SPECS}
+    columns |= {(name, method): f"{name}_{method}" for method in others for name in _OF_EVERY_METHOD}
+    rows = {method: concept_rows(book, method) for method in config["methods"]}
+    names = book.usable_concepts()
+    if not any(rows.values()):
+        return None
+    sums = np.zeros((len(names), 2 * len(columns)))
+    for unit, concept in enumerate(names):
+        for column, (name, method) in enumerate(columns):
+            value = rows[method].get(concept, {}).get(name, float("nan"))
+            if np.isfinite(value):
+                sums[unit, 2 * column : 2 * column + 2] = [value, 1.0]
+    return Units(
+        tuple(names), sums, {name: ratio(2 * i, 2 * i + 1) for i, name in enumerate(columns.values())}
+    )
 
 
 def recompute(

@@ -226,7 +226,7 @@ def test_the_board_shows_the_weakest_tier_of_each_row(measured: Path, tmp_path: 
     tiers: dict[str, Tier] = {record.key: "reproduced" for record in records}
     weak = next(record for record in records if record.labels["dictionary"] == "random SAE")
     write_tiers(tiers_path(results), {**tiers, weak.key: "checked"}, {})
-    build_site(results, tmp_path / "site", BuildOptions(target_l0=4.0, tolerance=0.99))
+    build_site(results, tmp_path / "site", BuildOptions(target_l0=(4.0,), tolerance=0.99))
     page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert sorted(re.findall(r'class="sub tier">([\w-]+)<', page)) == ["checked", "reproduced"]
 

@@ -23,13 +23,14 @@ from latentbench_leaderboard._board import Board, Target, boards_of
 from latentbench_leaderboard._columns import Column
 from latentbench_leaderboard._scores import Score
 from latentbench_leaderboard._subjects import load_subjects
+from latentbench_leaderboard._units import UnitBook
 
 TARGET = Target(64.0, 0.05)
 TOPK, ROUTE = "TopK at resid_post.21", "RouteSAE"
 
 
 def board_of(results: Path, target: Target = TARGET) -> Board:
-    boards = boards_of(load_subjects(results)[0], target)
+    boards = boards_of(load_subjects(results)[0], [target], UnitBook())
     assert len(boards) == 1
     return boards[0]
 
@@ -117,7 +118,7 @@ class TestRows:
                 record_of(made, cell, [metric("l0", 64.0, 0.1), metric("explained_variance", 0.5, 0.1)]),
                 [],
             )
-        boards = boards_of(load_subjects(tmp_path / "r")[0], TARGET)
+        boards = boards_of(load_subjects(tmp_path / "r")[0], [TARGET], UnitBook())
         assert [board.lm for board in boards] == ["a", "b"]
         assert [len(board.rows) for board in boards] == [1, 1]
 

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from leaderboard_records import HOSTILE
 
-from latentbench_leaderboard._plots import Axis, Line, Point, line_chart, point_chart
+from latentbench_leaderboard._plots import Axis, Bar, Line, Point, bar_chart, line_chart, point_chart
 
 L0, SHARE = Axis("L0"), Axis("share")
 
 
 def point(
-    x: float, y: float, label: str = "one", style: int = 0, half: float | None = 0.1, chain: str = ""
+    x: float, y: float, label: str = "one", style: int = 0, half: float | None = 0.1, *, front: bool = False
 ) -> Point:
     low, high = (y - half, y + half) if half is not None else (None, None)
-    return Point(x, y, low, high, label, style, chain)
+    return Point(x, y, low, high, label, style, front)
 
 
 def labels(svg: str) -> list[tuple[float, str]]:
@@ -62,7 +62,7 @@ def test_every_chart_is_well_formed_and_inside_of_its_frame(
 ) -> None:
     # XML itself has no place for control characters; pages are HTML, where they are harmless.
     points = [point(x, y, "".join(c for c in name if c.isprintable())) for x, y, name in rows]
-    svg = point_chart(points, Axis("L0", log), SHARE, "title", guide=64)
+    svg = point_chart(points, Axis("L0", log), SHARE, "title", guides=[64])
     heights = [y for y, _ in labels(svg)]
     assert all(0 <= y <= 300 for y in heights)
     ordered = sorted(heights)
@@ -96,13 +96,57 @@ def test_band_and_curve() -> None:
     assert len(band.get("points", "").split()) == 4
 
 
-def test_chains_join_in_order_of_x() -> None:
-    points = [point(128, 3, chain="a"), point(32, 1, chain="a"), point(64, 2, chain="a"), point(60, 5)]
-    root = ET.fromstring(point_chart(points, L0, SHARE, "t"))
+def test_a_series_is_joined_with_a_band_that_stays_inside() -> None:
+    points = [point(32, 1), point(64, 2), point(128, 3)]
+    line = Line([(32, 1, -50, 2), (64, 2, 1, 3), (128, 3, 2, 90)], "series", 0)
+    root = ET.fromstring(point_chart(points, L0, SHARE, "t", lines=[line]))
     (chain,) = [e for e in root.iter() if (e.get("class") or "").startswith("chain")]
-    xs = [float(pair.split(",")[0]) for pair in chain.get("points", "").split()]
-    assert xs == sorted(xs)
-    assert len(xs) == 3
+    assert len(chain.get("points", "").split()) == 3
+    (band,) = [e for e in root.iter() if (e.get("class") or "").startswith("band")]
+    heights = [float(pair.split(",")[1]) for pair in band.get("points", "").split()]
+    assert all(14 <= y <= 256 for y in heights)
+
+
+def test_the_front_is_stepped_and_ringed() -> None:
+    points = [point(32, 1, front=True), point(64, 0.5), point(128, 3, front=True)]
+    root = ET.fromstring(point_chart(points, L0, SHARE, "t"))
+    (front,) = [e for e in root.iter() if e.get("class") == "front"]
+    assert re.fullmatch(r"M[\d.]+ [\d.]+H[\d.]+V[\d.]+H[\d.]+", front.get("d", ""))
+    assert len([e for e in root.iter() if e.get("class") == "ring"]) == 2
+
+
+def test_a_legend_names_series_in_place_of_points() -> None:
+    points = [point(64, i, f"row {i}", i % 2) for i in range(20)]
+    svg = point_chart(points, L0, SHARE, "t", legend=[("TopK", 0), ("controls", -1)])
+    assert [name for _, name in labels(svg)] == ["TopK", "controls"]
+
+
+def test_among_very_many_points_only_the_front_has_whiskers() -> None:
+    points = [point(64 + i, i, front=i == 0) for i in range(500)]
+    svg = point_chart(points, L0, SHARE, "t", legend=[])
+    root = ET.fromstring(svg)
+    assert len([e for e in root.iter() if e.get("class") == "whisker"]) == 1
+    assert len([e for e in root.iter() if e.get("class") == "dot"]) == 500
+    assert len(svg) < 100_000
+
+
+def test_markers_and_colours_together_tell_36_series_apart() -> None:
+    points = [point(64, i, f"row {i}", i) for i in range(36)]
+    root = ET.fromstring(point_chart(points, L0, SHARE, "t", legend=[]))
+    looks = {(g.get("class"), e.get("d")) for g in root if g.tag == "g" for e in g if e.get("class") == "dot"}
+    assert len(looks) == 36
+
+
+def test_bars_reach_from_the_ground_and_carry_intervals() -> None:
+    bars = [Bar("6", 0.2, 0.15, 0.25), Bar("7", 0.8, None, None), Bar(f'8{HOSTILE}"', 0.0, None, None)]
+    root = ET.fromstring(bar_chart(bars, "layer", SHARE, "t"))
+    drawn = [e for e in root.iter() if e.get("class") == "bar"]
+    bottoms = {round(float(e.get("y", "0")) + float(e.get("height", "0")), 0) for e in drawn}
+    assert len(bottoms) == 1
+    heights = [float(e.get("height", "0")) for e in drawn]
+    assert heights[1] == pytest.approx(4 * heights[0], abs=0.3)
+    assert heights[2] == 0
+    assert len([e for e in root.iter() if e.get("class") == "on-bar"]) == 1
 
 
 def test_equal_values_still_have_an_axis() -> None:

@@ -22,8 +22,9 @@ from latentbench_tasks._answering_config import AnsweringConfig
 from latentbench_tasks._questions import Asked, answer_text, asked_questions
 from latentbench_tasks._squad import exact_match, normalised_answer, token_f1
 from latentbench_tasks.local_steering.metrics import summarise as summarise_steering
+from latentbench_tasks.local_steering.metrics import units as steering_units
 from latentbench_tasks.local_steering.task import LocalSteeringConfig, LocalSteeringTask, _beginning
-from latentbench_tasks.perturbation.metrics import summarise
+from latentbench_tasks.perturbation.metrics import summarise, units
 from latentbench_tasks.perturbation.task import PerturbationConfig, PerturbationTask
 
 torch.set_num_threads(1)  # toy tensors: threads would only wait for each other
@@ -154,6 +155,14 @@ def test_perturbation_measures_every_set_and_resumes(lm: LM, dictionary: Diction
     names = {metric.name for metric in summary.metrics}
     assert {"em_gap_activation", "kl_gap_matched", "f1_random_top", "survivors", "guessed"} <= names
     assert summary.counts["questions"] == 3
+    by_unit = units(items, [], config.model_dump(mode="json"))
+    published = {
+        metric.name: float("nan") if metric.value is None else metric.value for metric in summary.metrics
+    }
+    assert by_unit is not None
+    assert {name: published[name] for name in by_unit.values()} == pytest.approx(
+        by_unit.values(), nan_ok=True
+    )
 
 
 @pytest.mark.usefixtures("always_right")
@@ -187,6 +196,10 @@ def test_local_steering_swaps_within_contexts_and_resumes(
     rest = list(task.measure(cell, items[:8]))
     assert {item["id"] for item in rest} == {item["id"] for item in items[8:]}
     metrics, curves, counts = summarise_steering(items, 1, generator("t"))
+    by_unit = steering_units(items, [], config.model_dump(mode="json"))
+    found = {metric.name: float("nan") if metric.value is None else metric.value for metric in metrics}
+    assert by_unit is not None
+    assert {name: found[name] for name in by_unit.values()} == pytest.approx(by_unit.values(), nan_ok=True)
     assert counts["pairs"] == 7
     assert {"em_everything_top", "shift_gap_activation"} <= {metric.name for metric in metrics}
     assert [len(curve.points) for curve in curves if curve.name == "em_gradsae_top"] == [2]

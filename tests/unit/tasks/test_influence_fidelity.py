@@ -21,7 +21,13 @@ from latentbench.selectors import ExactAblation, OutputScore, Target, splice
 from latentbench.stats import generator
 from latentbench.testing import random_sae, toy_lm, toy_tokenizer
 from latentbench_tasks._questions import asked_questions, prompt_text
-from latentbench_tasks.influence_fidelity.metrics import explained_curve, spearman, summarise, top_overlap
+from latentbench_tasks.influence_fidelity.metrics import (
+    explained_curve,
+    spearman,
+    summarise,
+    top_overlap,
+    units,
+)
 from latentbench_tasks.influence_fidelity.task import InfluenceFidelityConfig, InfluenceFidelityTask, _spread
 
 torch.set_num_threads(1)  # toy tensors: threads would only wait for each other
@@ -171,6 +177,12 @@ def test_the_task_measures_every_example_and_resumes(tmp_path: Path) -> None:
     assert items[3]["scores"]["output_score"] == pytest.approx(alone.tolist(), rel=1e-4, abs=1e-7)
     summary = task.summarise(items, [], generator("t"))
     assert {metric.name for metric in summary.metrics} >= {"spearman_gradsae", "overlap_random", "correct"}
+    by_unit = units(items, [], task.config.model_dump(mode="json"))
+    found = {
+        metric.name: float("nan") if metric.value is None else metric.value for metric in summary.metrics
+    }
+    assert by_unit is not None
+    assert {name: found[name] for name in by_unit.values()} == pytest.approx(by_unit.values(), nan_ok=True)
     assert all(math.isfinite(metric.value) for metric in summary.metrics if metric.value is not None)
 
 

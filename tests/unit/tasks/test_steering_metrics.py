@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from latentbench.store import Curve, Metric
-from latentbench_tasks.steering.metrics import summarise
+from latentbench_tasks.steering.metrics import summarise, units
 from latentbench_tasks.steering.task import SteeringConfig
 
 Score = Callable[[str, float, str, int], float | None]
@@ -221,6 +221,40 @@ def test_curves_start_at_the_unsteered_model() -> None:
         [0.1, 0.2, 0.4, 0.8]
     )
     assert [point.value for point in curve["success_over_factor"].points] == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_units_are_all_usable_concepts_and_give_the_published_means() -> None:
+    items = cell(
+        names(4), lambda concept, factor, _half, prompt: 0.9 if prompt < int(concept[1]) * factor / 2 else 0.2
+    )
+    items += [
+        {"kind": "scorer", "concept": "without latent", "kept": True, "auroc": 0.9, "threshold": 0.5},
+        {
+            "kind": "choice",
+            "method": "contrast",
+            "concept": "without latent",
+            "latents": [],
+            "reason": "none found",
+        },
+    ]
+    for item in items:
+        if item["kind"] == "unsteered":
+            item["concept_scores"]["without latent"] = 0.1
+            item["lexicon_hits"]["without latent"] = 0
+    other = [
+        item
+        for item in cell(names(4), lambda *_: 0.3, method="random_direction")
+        if item["kind"] in ("generation", "choice")
+    ]
+    items += other
+    methods = ("contrast", "random_direction")
+    by_unit, found = units(items, [], config(methods=methods)), run(items, methods=methods)
+    assert by_unit is not None
+    assert {"success", "success_random_direction"} <= set(by_unit.values())
+    assert set(by_unit.names) == {*names(4), "without latent"}
+    measured = {name: value for name, value in by_unit.values().items() if np.isfinite(value)}
+    assert {name: found[name].value for name in measured} == pytest.approx(measured)
+    assert units([], [], config()) is None
 
 
 def test_items_written_twice_count_once() -> None:
