@@ -128,10 +128,10 @@ def export(
 
 
 def _only(owner: str, kind: str, options: Mapping[str, object]) -> None:
-    given = [name for name, value in options.items() if value]
-    if given and kind != owner:
-        verb = "is" if len(given) == 1 else "are"
-        raise UserError(f"{' and '.join(given)} {verb} for {owner}, not for {kind}")
+    if kind != owner and any(options.values()):
+        from latentbench_leaderboard._format import listing
+
+        raise UserError(f"{listing(list(options))} are for {owner}, not for {kind}")
 
 
 def _named(out: Path | None, kind: str) -> Path:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from latentbench.errors import StoreError, UserError
 from latentbench_leaderboard._columns import tokens_watched
 from latentbench_leaderboard._subjects import Entry, Subject, items_of_kind, judge_label
-from latentbench_leaderboard._texts import Place, read_texts
+from latentbench_leaderboard._texts import Texts, read_texts, text_of
 from latentbench_leaderboard.bundles import foreign_excerpts
 
 __all__ = ["Context", "Explanation", "Facts", "LatentFacts", "Score", "facts_of"]
@@ -169,12 +169,9 @@ class _Collector:
         if latent is not None:
             latent.peak = max(found) if latent.peak is None else max(latent.peak, *found)
 
-    def _context(
-        self, number: object, context: dict[str, Any], texts: Mapping[Place, dict[str, Any]], edges: _Edges
-    ) -> None:
-        place = (str(context.get("document", "")), context.get("start"), context.get("end"))
+    def _context(self, number: object, context: dict[str, Any], texts: Texts, edges: _Edges) -> None:
         excerpt = None if foreign_excerpts(context) else context.get("excerpt")
-        found = _read(context, excerpt or texts.get(place))
+        found = _read(context, excerpt or text_of(texts, context))
         if isinstance(found, str):
             self.facts.left_out[found] += 1
             return
