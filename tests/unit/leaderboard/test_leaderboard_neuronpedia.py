@@ -65,7 +65,7 @@ def add(
 ) -> CellFolder:
     cell = cell_of(made, task, {}, judge, seed)
     record = record_of(made, cell, [] if error else [metric("l0", 1.0)], error=error)
-    rows = [
+    rows: Items = [
         {"kind": "row", "id": name, "document": name, "start_token": 0, "latents": [], "strengths": []}
         for name in ("aa", "bb", "cc", "dd", "ee")
     ]
@@ -198,7 +198,7 @@ def test_what_was_not_measured_is_no_field(results: ResultsFolder, tmp_path: Pat
 
 
 def test_peaks_of_rows_count_and_their_starts_are_not_passed_off_as_silent(results: ResultsFolder) -> None:
-    rows = [
+    rows: Items = [
         {
             "kind": "row",
             "id": "a",
