@@ -16,7 +16,8 @@ What the importer does decides what is written:
   no null. What is known of no latent (logits, histograms, vectors) is never a field; the default of those columns is
   empty. Fields whose default is a number but that may be null (`maxActApprox`, `umap_x`) are written as null.
 * It keeps what is there (`ON CONFLICT DO NOTHING`); ids derive from the contents, so a second import adds nothing.
-* Explanations name their method and model, which must exist as rows: `config` holds those that these need.
+* Explanations name their method and model, which must exist as rows: `config` holds those that these need. It is no
+  host's whole config: append the lines whose names the host's own files lack.
 * Postgres takes no NUL and no half of a surrogate pair, and the importer replaces the six characters `\u0000` wherever
   they are in the JSON, even behind a backslash.
 
