@@ -391,10 +391,13 @@ def test_one_context_of_a_place_and_negatives_of_none(results: ResultsFolder) ->
         context("aa", [0.0, 0.0, 1.0, 5.0], start=10, end=14),
     )
     long["excerpt"] |= {"activated": 3}
-    item = {**latent(3, short), "positives": [long, "x"], "negatives": [context("bb", [0.0, 0.0])]}
-    add(results, TOPK, "interpretability", [item])
-    (row,) = lines(exported(results), "activations")
-    assert row["values"] == [0.0, 0.0, 1.0, 5.0]
+    items = [
+        {**latent(3, short), "positives": [long, "x"], "negatives": [context("bb", [0.0, 0.0])]},
+        {**latent(4, long), "positives": [short], "contexts": [long, None]},
+    ]
+    add(results, TOPK, "interpretability", items)
+    found = lines(exported(results), "activations")
+    assert [row["values"] for row in found] == [[0.0, 0.0, 1.0, 5.0]] * 2
 
 
 def test_an_explanation_that_failed_or_says_nothing_is_none(results: ResultsFolder) -> None:
@@ -440,6 +443,8 @@ def test_many_latents_are_batches(results: ResultsFolder, tmp_path: Path) -> Non
     ]
     assert len(loaded(made, tmp_path / "out").rows("Neuron")) == 2001
     assert exported(results).files == made.files
+    stamps = {data[4:8] for name, data in made.files.items() if name.endswith(".gz")}
+    assert stamps == {bytes(4)}  # no time in the header of a gzip file
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
