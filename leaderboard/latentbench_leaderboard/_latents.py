@@ -21,7 +21,7 @@ from latentbench.errors import StoreError, UserError
 from latentbench_leaderboard._columns import tokens_watched
 from latentbench_leaderboard._format import clip
 from latentbench_leaderboard._subjects import Entry, Subject, items_of_kind
-from latentbench_leaderboard._texts import Place, read_texts
+from latentbench_leaderboard._texts import Place, Texts, read_texts, text_of
 
 __all__ = ["CONTEXTS_SHOWN", "LatentBook", "latent_book"]
 
@@ -128,11 +128,11 @@ def _add_items(latents: dict[int, _Latent], entry: Entry, local_texts: bool) -> 
             latents.setdefault(number, _Latent(number)).verdicts[entry.judge] = verdict
 
 
-def _contexts(lists: Iterable[Any], texts: Mapping[Place, dict[str, Any]]) -> dict[Place, dict[str, Any]]:
+def _contexts(lists: Iterable[Any], texts: Texts) -> dict[Place, dict[str, Any]]:
     found = {}
     for context in _objects(lists):
         place = (str(context.get("document", "")), _whole(context.get("start")), _whole(context.get("end")))
-        found[place] = {**context, "excerpt": context.get("excerpt") or texts.get(place)}
+        found[place] = {**context, "excerpt": context.get("excerpt") or text_of(texts, context)}
     return found
 
 

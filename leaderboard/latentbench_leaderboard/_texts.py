@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from latentbench.errors import UserError
 
-__all__ = ["Place", "has_texts", "read_texts"]
+__all__ = ["Place", "Texts", "has_texts", "read_texts", "text_of"]
 
 Place = tuple[str, int | None, int | None]
 """Document sha256 and the offsets of a context in it."""
+Texts = Mapping[Place | str, dict[str, Any]]
+"""Texts by place, and by id where they have one."""
 
 _NAME = "texts.jsonl"
 
@@ -21,8 +24,8 @@ def has_texts(cell: Path) -> bool:
     return (cell / _NAME).is_file()
 
 
-def read_texts(cell: Path) -> dict[Place, dict[str, Any]]:
-    """The texts of a cell by place; none when there is no file.
+def read_texts(cell: Path) -> Texts:
+    """The texts of a cell; none when there is no file.
 
     Raises:
         UserError: a line is not a JSON object.
@@ -30,7 +33,7 @@ def read_texts(cell: Path) -> dict[Place, dict[str, Any]]:
     path = cell / _NAME
     if not path.is_file():
         return {}
-    found: dict[Place, dict[str, Any]] = {}
+    found: dict[Place | str, dict[str, Any]] = {}
     with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             try:
@@ -43,4 +46,17 @@ def read_texts(cell: Path) -> dict[Place, dict[str, Any]]:
                     "pages) or build with --public, which does not read it."
                 )
             found[(str(text.get("document", "")), text.get("start"), text.get("end"))] = text
+            if isinstance(text.get("id"), str):
+                found[text["id"]] = text
     return found
+
+
+def text_of(texts: Texts, context: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The text of a context, None if it is not there.
+
+    A context that names its text has that one: two latents may have contexts in the same place, and the text holds
+    the activations of one of them.
+    """
+    if isinstance(context.get("text"), str):
+        return texts.get(context["text"])
+    return texts.get((str(context.get("document", "")), context.get("start"), context.get("end")))

@@ -6,6 +6,7 @@ from latentbench_leaderboard.bundles._add import add_bundle
 from latentbench_leaderboard.bundles._check import check_bundle, check_opened
 from latentbench_leaderboard.bundles._findings import ALLOWABLE, CHECKS, CellState, CheckReport, Finding
 from latentbench_leaderboard.bundles._layout import FORMAT, MANIFEST
+from latentbench_leaderboard.bundles._publish import foreign_excerpts
 from latentbench_leaderboard.bundles._recompute import CannotRecompute, Recompute, here, isolated
 from latentbench_leaderboard.bundles._strict import Refused
 from latentbench_leaderboard.bundles._tiers import (
@@ -40,6 +41,7 @@ __all__ = [
     "add_bundle",
     "check_bundle",
     "check_opened",
+    "foreign_excerpts",
     "here",
     "isolated",
     "lowest",

@@ -101,6 +101,21 @@ class TestLatents:
         (shown,) = book_of(tmp_path, [latent(7, twice)]).shards[0]
         assert len(shown["p"]) == 1
 
+    def test_two_latents_in_one_place_have_each_its_own_text(self, tmp_path: Path) -> None:
+        place = {"document": "aa", "start": 0, "end": 2}
+        stored = "".join(
+            json.dumps(
+                {**place, "id": f"{n}:aa", "tokens": [" a", " b"], "activations": values, "activated": 1}
+            )
+            + "\n"
+            for n, values in ((7, [0.0, 3.0]), (8, [3.0, 0.0]))
+        )
+        items = [
+            latent(n, [{**place, "activation": 3.0, "excerpt": None, "text": f"{n}:aa"}]) for n in (7, 8)
+        ]
+        (shown,) = book_of(tmp_path, items, texts=stored).shards
+        assert {one["n"]: one["p"][0]["h"] for one in shown} == {7: [0, 5], 8: [5, 0]}
+
     def test_long_texts_are_cut_around_the_activated_token(self, tmp_path: Path) -> None:
         (shown,) = book_of(tmp_path, [latent(7, [context(3.0, tokens=500)])]).shards[0]
         (cut,) = shown["p"]
