@@ -64,6 +64,11 @@ class SteeringTask(Task):
     Config: ClassVar[type[TaskConfig]] = SteeringConfig
     config: SteeringConfig
 
+    def preflight(self) -> None:
+        """See `Task.preflight`: there have to be the concepts, and so many prompts."""
+        self._concepts()
+        prompts(self.config.prompts)
+
     def watcher(self, setup: CellSetup) -> Watcher:
         """Sums of activations on the concepts' labelled texts of the `select` split."""
         rows, texts, stream = self._labelled(setup)

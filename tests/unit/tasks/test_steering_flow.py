@@ -494,6 +494,10 @@ def test_a_chat_prompt_ends_in_the_opening_and_needs_a_template() -> None:
         {"factors": (2.0, 1.0)},
         {"factors": (0.0, 1.0)},
         {"factors": ()},
+        {"factors": (float("nan"),)},
+        {"factors": (1.0, float("inf"))},
+        {"factors": (1.0, 1.0000001)},
+        {"temperature": float("inf")},
         {"samples": 2},
         {"window_words": (9, 3)},
         {"factor": 1.0},
@@ -504,8 +508,23 @@ def test_a_chat_prompt_ends_in_the_opening_and_needs_a_template() -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"factor|samples|window_words|method"):
+    with pytest.raises(ValueError, match=r"factor|temperature|samples|window_words|method"):
         SteeringConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"prompts": 3}, "even number of prompts from 2"),
+        ({"prompts": 1000}, "even number of prompts from 2"),
+        ({"concepts": ("sprot",)}, "sport"),
+        ({"concepts": ("sport", "sport")}, "twice"),
+    ],
+)
+def test_what_can_not_be_measured_is_refused_before_anything_is(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        task(**wrong).preflight()
+    task().preflight()
 
 
 def test_the_estimate_of_tokens_is_near_what_is_used() -> None:
