@@ -96,7 +96,7 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """As lm-eval splits them; a continuation that melts into the context's last token takes that token over."""
         before, behind = super()._encode_pair(context, continuation)
-        return (before, behind) if behind else (before[:-1], before[-1:])
+        return (before, behind) if behind else (before[:-1] or [self.prefix_token_id], before[-1:])
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """See lm-eval: the continuation's log-probability in nats, and whether greedy decoding gives it."""

@@ -580,6 +580,20 @@ def test_a_kept_direction_is_that_of_the_same_tokens(tmp_path: Path) -> None:
     assert directions("always", tmp_path / "kept") == fresh
 
 
+def test_senseless_texts_stay_within_the_window() -> None:
+    """Three long words over and over have more tokens than the text had, and positions can be learnt."""
+    lm = toy_lm("gpt2", tokenizer=toy_tokenizer())
+    steering = task(max_new_tokens=40)
+    said = " ".join(["magnificently", "extraordinarily", "incomprehensible", *"abcdefghij"])
+    plain = {
+        "split": "test", "id": "x", "text": said, "fluency": -1.0,
+        "prompt_id": next(prompt.id for prompt in prompts(4) if prompt.half == "test"),
+    }  # fmt: skip
+    found = steering._degenerate(replace(setup(sae()), lm=lm), {}, [plain])
+    assert [item["form"] for item in found] == ["shuffled", "loop"]
+    assert all(item["fluency"] < 0 for item in found)
+
+
 def test_unsteered_texts_that_broke_are_in_no_mean() -> None:
     steering = task()
     items = measured(steering, sae())
