@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -101,6 +100,11 @@ class Intervention(BaseModel):
     """See `Conflict`; records of one row that meet at a site must agree on it."""
     mode: Mode = "corrected"
     """See `Mode`; `code` is for RouteSAE alone and asks for `phases="prefill"`."""
+
+    @field_validator("amounts", "unit_values")
+    @classmethod
+    def _without_negative_zero(cls, given: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(number + 0.0 for number in given)  # equal to 0, but written otherwise
 
     @model_validator(mode="after")
     def _consistent(self) -> Intervention:
@@ -201,7 +205,7 @@ class Intervention(BaseModel):
         """The record as JSON, as `from_json` reads it."""
         return self.model_dump_json()
 
-    @cached_property
+    @property
     def sha256(self) -> str:
         """Of the record's canonical JSON: equal for equal records, for cache keys and rows of results."""
         return sha256_json(self.model_dump(mode="json"))

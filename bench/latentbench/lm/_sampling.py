@@ -61,5 +61,7 @@ def choose(logits: Tensor, temperature: float, drawn: Tensor | None) -> Tensor:
         # Summed in float64, so that rounding moves the borders between tokens by next to nothing.
         borders = shares.cumsum(dim=-1, dtype=torch.float64)
         at = drawn.to(borders.device)[:, None] * borders[:, -1:]
-        token = torch.searchsorted(borders, at, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+        drawn_token = torch.searchsorted(borders, at, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+        # Where logits over next to no temperature overflow, what is left of the softmax is its limit.
+        token = torch.where(borders[:, -1].isfinite(), drawn_token, token)
     return torch.where(best.isfinite(), token, NOT_FINITE)

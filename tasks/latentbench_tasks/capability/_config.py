@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from latentbench.run import TaskConfig
 from latentbench_tasks.capability._sets import EMBEDDED
 from latentbench_tasks.steering._choose import ChoiceOptions, Contrast, Unit
+from latentbench_tasks.steering._methods import usable_factors
 
 __all__ = ["CapabilityConfig"]
 
@@ -43,8 +44,10 @@ class CapabilityConfig(TaskConfig):
     def _distinct(self) -> CapabilityConfig:
         if len(set(self.tasks)) != len(self.tasks):
             raise ValueError(f"tasks {list(self.tasks)} hold one twice")
-        if min(self.factors) <= 0 or list(self.factors) != sorted(set(self.factors)):
-            raise ValueError(f"factors {list(self.factors)} should be above 0 and ascend")
+        if not usable_factors(self.factors):
+            raise ValueError(
+                f"factors {list(self.factors)} should be finite, above 0 and ascend, and differ in six digits"
+            )
         unknown = [name for name in self.tasks if name.startswith("lb_") and name not in EMBEDDED]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is none of the embedded tasks {', '.join(EMBEDDED)}")

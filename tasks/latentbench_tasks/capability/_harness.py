@@ -133,7 +133,7 @@ def load_public(names: Sequence[str], *, limit: int, seed: int) -> list[LmTask]:
 def answers(
     one: LmTask, model: EditedLM, condition: str, num_fewshot: int | None = None
 ) -> list[dict[str, Any]]:
-    """One item of kind "answer" for every chosen item of a task.
+    """One item of kind "answer" for every chosen item of a task; where the model broke, unscored with the `reason`.
 
     Args:
         one: the task.
@@ -163,12 +163,29 @@ def answers(
     for sample in found["samples"][one.name]:  # once for every filter: the first that scores is taken
         if sample["doc_id"] not in rows or rows[sample["doc_id"]]["score"] is None:
             rows[sample["doc_id"]] = {"score": _score(sample), "sample": sample}
-    return [_item(one, condition, place, **rows[place]) for place in sorted(rows)]
+    return [
+        _item(one, condition, place, why=_broken(rows[place]["sample"], model.broken), **rows[place])
+        for place in sorted(rows)
+    ]
 
 
-def _item(one: LmTask, condition: str, place: int, score: float | None, sample: Any) -> dict[str, Any]:
+def _broken(sample: Any, replies: Mapping[str, str]) -> str | None:
+    """Why an item can't be scored: the edited model's logits were not finite; None for items that are sound."""
+    for arguments, resps in zip(sample["arguments"], sample["resps"], strict=True):
+        answer = resps[0]
+        if isinstance(answer, str):
+            if arguments[0] in replies:
+                return replies[arguments[0]]
+        elif not math.isfinite(answer[0] if isinstance(answer, tuple) else answer):
+            return "log-likelihoods are not finite"
+    return None
+
+
+def _item(
+    one: LmTask, condition: str, place: int, *, score: float | None, sample: Any, why: str | None
+) -> dict[str, Any]:
     kind = one.task.OUTPUT_TYPE
-    if score is None and kind != "loglikelihood_rolling":
+    if score is None and not why and kind != "loglikelihood_rolling":
         raise UserError(
             f"lm-eval task {one.name!r} says {', '.join(sample['metrics'])} of an item; what is needed is one of "
             f"{', '.join(_SCORES)} as 0 or 1: leave the task out"
@@ -186,7 +203,10 @@ def _item(one: LmTask, condition: str, place: int, score: float | None, sample: 
         "loglik": None,
         "loss": None,
         "reply": None,
+        "reason": why,
     }
+    if why:
+        return {**item, "correct": None, "chance": None}
     if kind == "multiple_choice":
         return {**item, **_margin(one, sample)}
     if kind == "generate_until":
@@ -224,8 +244,6 @@ def _score(sample: Any) -> float | None:
 
 
 def _rounded(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"a log-likelihood is {value}: the edited model's logits are not finite")
     return float(f"{value:.7g}")
 
 

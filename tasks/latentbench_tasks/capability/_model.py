@@ -69,6 +69,8 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
         self.batch_rows = batch_rows
         self.seed = seed
         self.tokenizer = lm.tokenizer
+        self.broken: dict[str, str] = {}
+        """Why replies ended before their time, by prompt; for those whose logits were no longer finite."""
 
     @property
     def eot_token_id(self) -> int:
@@ -94,7 +96,7 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """As lm-eval splits them; a continuation that melts into the context's last token takes that token over."""
         before, behind = super()._encode_pair(context, continuation)
-        return (before, behind) if behind else (before[:-1], before[-1:])
+        return (before, behind) if behind else (before[:-1] or [self.prefix_token_id], before[-1:])
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """See lm-eval: the continuation's log-probability in nats, and whether greedy decoding gives it."""
@@ -141,7 +143,8 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
             order = sorted(places, key=lambda place: (-len(rows[place]), place))
             for batch in self._batches(order):
                 seeds = [self._noise(key, place) for place in batch] if settings["do_sample"] else None
-                texts = self._continue([rows[place] for place in batch], settings, seeds)
+                prompts = [requests[place].args[0] for place in batch]
+                texts = self._continue(prompts, [rows[place] for place in batch], settings, seeds)
                 for place, text in zip(batch, texts, strict=True):
                     found[place] = text
         return found
@@ -161,7 +164,11 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
         return int(sha256_json([self.seed, settings, place])[:15], 16)
 
     def _continue(
-        self, rows: list[list[int]], settings: dict[str, Any], seeds: list[int] | None
+        self,
+        prompts: list[str],
+        rows: list[list[int]],
+        settings: dict[str, Any],
+        seeds: list[int] | None,
     ) -> list[str]:
         until = [stop for stop in settings["until"] if stop]
         out = self.lm.generate(
@@ -172,6 +179,9 @@ class EditedLM(TemplateLM):  # type: ignore[misc]
             seeds=seeds,
             stop_ids=self._stop_ids(until),
         )
+        self.broken |= {
+            prompt: why for prompt, why in zip(prompts, out.broken, strict=True) if why is not None
+        }
         return [
             postprocess_generated_text(self.tokenizer.decode(tokens, skip_special_tokens=True), until, None)
             for tokens in out.tokens

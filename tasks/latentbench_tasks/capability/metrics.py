@@ -72,6 +72,9 @@ def summarise(
     choices = [item for item in items if item["kind"] == "choice"]
     counts = {"items": len(plain), "tasks": len(tasks)}
     counts |= {f"items of {task}": sum(place[0] == task for place in plain) for task in tasks}
+    counts["unscored answers"] = sum(
+        one.get("reason") is not None for found in answers.values() for one in found.values()
+    )
     counts["concepts"] = len(choices)
     counts["concepts without a latent"] = sum(not item["latents"] for item in choices)
     return metrics, [], counts

@@ -55,8 +55,9 @@ class CapabilityTask(Task):
         """Look for lm-eval, and fetch the data of tasks that are not embedded.
 
         Raises:
-            UserError: lm-eval is not installed, a task is unknown, or its data can't be had.
+            UserError: lm-eval is not installed, a task or concept is unknown, or a task's data can't be had.
         """
+        concepts(self.config.concepts)
         _need_lm_eval()
         public = self._public()
         if public:

@@ -192,7 +192,7 @@ def _texts(lines: list[_Line], names: dict[int, str]) -> dict[int, dict[str, boo
         if number not in names and (number != _SHARED or positive):
             raise UserError(f"{line.where}: a {category} text of concept_id {number}, which no row describes")
         meant = line.row.get("output_concept")
-        if positive and meant is not None and meant != names[number]:
+        if positive and meant is not None and _text(line, "output_concept") != names[number]:
             raise UserError(
                 f"{line.where}: output_concept is {_shown(meant)}, but concept_id {number} is "
                 f"{_shown(names[number])}: texts and concepts are of two different lists"

@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from latentbench.run import TaskConfig
 from latentbench_tasks.steering._axbench import axbench_sha256
 from latentbench_tasks.steering._choose import Contrast, Unit
-from latentbench_tasks.steering._methods import METHODS, known_methods
+from latentbench_tasks.steering._methods import METHODS, known_methods, usable_factors
 
 __all__ = ["SteeringConfig"]
 
@@ -62,7 +62,7 @@ class SteeringConfig(TaskConfig):
     """Whether prompt tokens, generated tokens or both are steered."""
     max_new_tokens: int = Field(16, ge=1)
     """Tokens of a text."""
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
     """0 is greedy; otherwise softmax sampling with seeded noise that dictionaries share."""
     samples: int = Field(1, ge=1)
     """Texts per prompt, concept and factor; more than 1 needs a temperature."""
@@ -120,8 +120,10 @@ class SteeringConfig(TaskConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> SteeringConfig:
-        if not self.factors or list(self.factors) != sorted(set(self.factors)) or self.factors[0] <= 0:
-            raise ValueError(f"factors {list(self.factors)} must be positive, ascending and distinct")
+        if not usable_factors(self.factors):
+            raise ValueError(
+                f"factors {list(self.factors)} must be finite, positive and ascending, and differ in six digits"
+            )
         known_methods(self.methods)
         if METHODS[self.methods[0]].kind not in ("labelled", "rank"):
             raise ValueError(

@@ -24,6 +24,7 @@ __all__ = [
     "is_steerable",
     "judge_text",
     "read_items",
+    "selection_curve",
 ]
 
 
@@ -205,6 +206,8 @@ def read_items(items: Iterable[Mapping[str, Any]], rules: Rules) -> Book:
     for concept in book.usable_concepts():
         threshold = float(book.scorers[concept]["threshold"])
         for item in (*unsteered, *once["degenerate"]):
+            if is_broken(item):
+                continue
             hits = item["lexicon_hits"].get(concept, 0)
             text = judge_text(item, item["concept_scores"].get(concept), hits, threshold, floor, rules)
             if item["kind"] == "unsteered":
@@ -223,13 +226,14 @@ def read_items(items: Iterable[Mapping[str, Any]], rules: Rules) -> Book:
 
 
 def is_broken(item: Mapping[str, Any]) -> bool:
-    """Whether a generation has no score because the model broke."""
+    """Whether a text has no score because the model broke, or its prompt left no room."""
     return str(item.get("status", "ok")).startswith("broken")
 
 
 def _counts(once: Mapping[str, Sequence[Mapping[str, Any]]], floor: float, rules: Rules) -> dict[str, int]:
     generations = [item for item in once["generation"] if not is_broken(item)]
     said = [item for item in generations if item["fluency"] is not None]
+    plain = sum(map(is_broken, once["unsteered"]))
     return {
         "generations": len(once["generation"]),
         "unsteered_texts": len(once["unsteered"]),
@@ -239,6 +243,7 @@ def _counts(once: Mapping[str, Sequence[Mapping[str, Any]]], floor: float, rules
         "repetitive_generations": sum(item["distinct_2"] < rules.min_distinct_2 for item in said),
         "generation_tokens": sum(item["forward_tokens"] for item in once["cost"]),
         "shadow_tokens": sum(item["shadow_tokens"] for item in once["cost"]),
+        **({"unscored_unsteered_texts": plain} if plain else {}),
     }
 
 
@@ -258,12 +263,18 @@ def choose_factors(book: Book, method: str, concepts: Sequence[str]) -> Choice:
         best = best_factor(curve)
         by_concept[name] = factors[best]
         at_end[name] = 0 if len(factors) == 1 else int(best == len(factors) - 1) - int(best == 0)
-    together = [book.means(method, name, "select", book.rules.choose_by) for name in by_concept]
+    together = [selection_curve(book, method, name) for name in by_concept]
     if not together:
         return Choice({}, {}, None)
     average = np.where(np.isfinite(np.mean(together, axis=0)), np.mean(together, axis=0), -np.inf)
     fixed = book.rules.factors[best_factor(average)] if np.isfinite(average).any() else None
     return Choice(by_concept, at_end, fixed)
+
+
+def selection_curve(book: Book, method: str, concept: str) -> NDArray[np.float64]:
+    """Float[factor]: what the shared factor is chosen by; NaN at factors at which a selection text has no score."""
+    whole = np.isin(book.rules.factors, book.factors(method, concept, "select"))
+    return np.where(whole, book.means(method, concept, "select", book.rules.choose_by), np.nan)
 
 
 def best_factor(curve: NDArray[np.float64]) -> int:

@@ -5,12 +5,14 @@ A method names where the direction comes from; how much of it is added is chosen
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from latentbench.errors import nearest
 
-__all__ = ["METHODS", "Method", "known_methods"]
+__all__ = ["METHODS", "Method", "known_methods", "usable_factors"]
 
 Kind = Literal["labelled", "rank", "random", "direction", "prompt"]
 
@@ -65,3 +67,12 @@ def known_methods(names: Sequence[str]) -> list[Method]:
     if len(set(names)) < len(names):
         raise ValueError(f"methods {list(names)} name one twice")
     return [METHODS[name] for name in names]
+
+
+def usable_factors(factors: Sequence[float]) -> bool:
+    """Whether factors are finite, positive and ascending, and differ in the six digits that ids of texts give them."""
+    return (
+        bool(factors)
+        and all(math.isfinite(factor) and factor > 0 for factor in factors)
+        and all(one < other and f"{one:g}" != f"{other:g}" for one, other in itertools.pairwise(factors))
+    )

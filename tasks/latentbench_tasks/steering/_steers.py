@@ -88,13 +88,13 @@ class Chooser:
             return {"reason": "fewer than 2 labelled documents on a side"}
         key = {
             "what": "steering direction",
-            "version": 2,
+            "version": 3,
             "lm": self._setup.lm.identity(),
             "method": method,
             "site": str(self._site()),
             "documents": [positives, negatives],
             # The unit is the largest activation on all labelled documents.
-            "all": sha256_json(sorted([row.document, len(row.ids)] for row in self._rows)),
+            "all": self._tokens(),
             "skip_first": self._setup.tokens.skip_first,
         }
         with ResponseCache(self._setup.cache / "steered-texts.sqlite") as cache:
@@ -114,11 +114,20 @@ class Chooser:
             return self._setup.lm.site(self._config.baseline_site)
         return self._setup.dictionary.writes[-1]
 
+    def _tokens(self) -> str:
+        return sha256_json(sorted([row.document, list(row.ids)] for row in self._rows))
+
     def _acts(self) -> Stream:
         if self._stream is None:
-            key = f"steering-stream:{self._site()}:{sha256_json(sorted(row.document for row in self._rows))}"
+            key = [
+                self._setup.lm.identity(),
+                str(self._site()),
+                self._setup.tokens.skip_first,
+                self._tokens(),
+            ]
             self._stream = self._setup.shared.once(
-                key, lambda: stream_acts(self._setup, self._rows, self._site())
+                f"steering-stream:{sha256_json(key)}",
+                lambda: stream_acts(self._setup, self._rows, self._site()),
             )
         return self._stream
 

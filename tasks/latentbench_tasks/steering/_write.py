@@ -44,13 +44,13 @@ class Steer:
     lens: frozenset[int] | None = None
     """Tokens that the latent's direction promotes most; None without a latent."""
 
-    def identity(self, factor: float, dictionary: str) -> str:
+    def identity(self, factor: float, dictionary: str, phases: str) -> str:
         """sha256 of what is done to the model; "" if nothing is."""
         if self.bound is not None:
             return self.bound(factor).intervention.sha256
         if self.space is not None:
             numbers = [f"{value:.6g}" for value in (factor * self.space).tolist()]
-            return sha256_json({"space": numbers, "dictionary": dictionary})
+            return sha256_json({"space": numbers, "dictionary": dictionary, "phases": phases})
         return ""
 
 
@@ -156,11 +156,14 @@ class Writer:
             "lm": self._setup.lm.identity(),
             "prompt": row.prompt,
             "read": row.read,
-            "steered": row.steer.identity(row.about.factor, self._dictionary),
+            "steered": self._identity(row),
             "decoding": [decoding.max_new_tokens, decoding.temperature, decoding.skip_first],
             "seed": seed_of(decoding, row.about) if decoding.temperature else None,
             "kl": self._measures_kl(row),
         }
+
+    def _identity(self, row: Row) -> str:
+        return row.steer.identity(row.about.factor, self._dictionary, self._decoding.phases)
 
     def _measures_kl(self, row: Row) -> bool:
         return self._kl and row.about.prompt.half == "test" and row.about.method != "none"
@@ -169,7 +172,7 @@ class Writer:
         """What an item holds of a stored text; the ids stay in the cache."""
         ids, lens = stored["ids"], row.steer.lens
         found = {name: stored[name] for name in ("text", "tokens", "fluency", "distinct_2", "status")}
-        found["intervention"] = row.steer.identity(row.about.factor, self._dictionary)
+        found["intervention"] = self._identity(row)
         if "kl" in stored:
             found["kl"] = stored["kl"]
         if lens is not None:

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from latentbench.stats import Estimate, Units, bootstrap, mean, ratio, unscored
 from latentbench.store import Curve, CurvePoint, Metric
-from latentbench_tasks.steering._judged import Book, Choice, Rules, choose_factors, read_items
+from latentbench_tasks.steering._judged import (
+    Book,
+    Choice,
+    Rules,
+    choose_factors,
+    read_items,
+    selection_curve,
+)
 from latentbench_tasks.steering._methods import METHODS
 
 __all__ = ["concept_rows", "recompute", "summarise", "units"]
@@ -295,7 +302,7 @@ def _fixed(book: Book, method: str, choice: Choice, suffix: str, rng: np.random.
     spec = _FIXED if not suffix else _FIXED._replace(direction="none")
     if choice.fixed is None:
         return _metric(title, spec, [], rng)
-    select = np.array([book.means(method, name, "select", book.rules.choose_by) for name in names])
+    select = np.array([selection_curve(book, method, name) for name in names])
     test = np.array([book.means(method, name, "test", "success") for name in names])
     spec = spec._replace(note=f"{spec.note}; here factor {choice.fixed:g}")
     place = book.rules.factors.index(choice.fixed)

@@ -64,6 +64,11 @@ class SteeringTask(Task):
     Config: ClassVar[type[TaskConfig]] = SteeringConfig
     config: SteeringConfig
 
+    def preflight(self) -> None:
+        """See `Task.preflight`: there have to be the concepts, and so many prompts."""
+        self._concepts()
+        prompts(self.config.prompts)
+
     def watcher(self, setup: CellSetup) -> Watcher:
         """Sums of activations on the concepts' labelled texts of the `select` split."""
         rows, texts, stream = self._labelled(setup)
@@ -271,8 +276,10 @@ class SteeringTask(Task):
                 continue
             for form in ("shuffled", "loop"):
                 text = gen.spoiled(item["text"], form, f"{setup.seed}:{item['id']}")
-                tokens = setup.lm.tokenize([text], self.config.max_new_tokens * 2, bos="never")[0]
-                score = gen.log_probabilities(setup.lm, [ids[item["prompt_id"]]], [tokens])[0]
+                prompt, most = ids[item["prompt_id"]], self.config.max_new_tokens * 2
+                room = most if setup.lm.window is None else min(most, setup.lm.window - len(prompt))
+                tokens = setup.lm.tokenize([text], room, bos="never")[0]
+                score = gen.log_probabilities(setup.lm, [prompt], [tokens])[0]
                 found.append(
                     {
                         "kind": "degenerate",

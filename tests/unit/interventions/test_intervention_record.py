@@ -153,6 +153,18 @@ def test_json_that_is_no_record_is_told_in_a_line(change: Fields, message: str) 
     assert "\n" not in str(caught.value)
 
 
+def test_a_changed_copy_has_a_hash_of_its_own() -> None:
+    one = record()
+    assert one.sha256 == record().sha256
+    other = one.model_copy(update={"amounts": (5.0,)})
+    assert other.sha256 == record(amounts=[5.0]).sha256 != one.sha256
+
+
+def test_equal_records_have_equal_hashes_whatever_the_sign_of_nothing() -> None:
+    assert record(amounts=[-0.0]) == record(amounts=[0.0])
+    assert record(amounts=[-0.0]).sha256 == record(amounts=[0.0]).sha256
+
+
 def test_records_are_frozen() -> None:
     with pytest.raises(ValidationError):
         record().operator = "set"

@@ -227,6 +227,14 @@ def test_choosing_never_takes_a_token_that_is_ruled_out_nor_one_from_nan() -> No
         assert choose(logits, 1.0, drawn).tolist()[:4] == [wanted, -1, -1, -1]
 
 
+@pytest.mark.parametrize("temperature", [1e-30, 1e-39, 1e-300])
+def test_next_to_no_temperature_is_greedy(temperature: float) -> None:
+    """Logits over it are no longer finite, and shares made of them are NaN."""
+    logits = torch.tensor([[1.0, 5.0, 2.0, 0.0], [-3.0, -9.0, -1.0, -torch.inf]])
+    drawn = torch.tensor([0.3, 0.99], dtype=torch.float64)
+    assert choose(logits, temperature, drawn).tolist() == [1, 2]
+
+
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("broken_at", [1, 4])

@@ -256,6 +256,24 @@ def test_a_stopped_cell_goes_on_where_it_was(items: list[Item], tmp_path: Path) 
     assert sorted(map(json.dumps, [*kept, *fresh])) == sorted(map(json.dumps, items))
 
 
+def test_answers_of_a_model_that_breaks_are_unscored(tmp_path: Path) -> None:
+    """Logits that are no longer finite are no wrong answer, and cost no other condition its numbers."""
+    capability = task(concepts=("sport",), factors=(1.0, 1e39))
+    found = measured(capability, setup(sae(), tmp_path))
+    for condition in ("plain", "spliced", "steered@1:sport"):
+        assert all(one["reason"] is None for one in answers(found, condition).values())
+    broken = answers(found, "steered@1e+39:sport")
+    assert len(broken) == 4 * len(NAMES)
+    for one in broken.values():
+        assert "not finite" in one["reason"]
+        assert {one[name] for name in ("correct", "loglik", "margin", "loss", "reply")} == {None}
+    summary = capability.summarise(found, [], generator("t"))
+    names = {metric.name for metric in summary.metrics}
+    assert "acc_steered_at_1" in names
+    assert "acc_steered_at_1e+39" not in names
+    assert summary.counts["unscored answers"] == len(broken)
+
+
 def test_an_edit_that_should_add_nothing_and_does_is_an_error() -> None:
     one = {"task": "lb_piqa", "doc_id": 3, "doc": "a", "loglik": -1.5, "margin": 0.5, "loss": None}
     plain = [{**one, "reply": None}]
@@ -290,6 +308,19 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:
         task(tasks=("lb_pica",))
     with pytest.raises(ValidationError, match="twice"):
         task(tasks=("lb_piqa", "lb_piqa"))
+
+
+@pytest.mark.parametrize("factors", [(float("nan"),), (1.0, float("inf")), (1.0, 1.0000001)])
+def test_factors_that_make_no_sense_are_refused(factors: tuple[float, ...]) -> None:
+    with pytest.raises(ValidationError, match="factors"):
+        task(factors=factors)
+
+
+def test_concepts_that_make_no_sense_are_refused_before_anything_is_measured() -> None:
+    with pytest.raises(UserError, match="sport"):
+        task(concepts=("sprot",)).preflight()
+    with pytest.raises(UserError, match="twice"):
+        task(concepts=("sport", "sport")).preflight()
 
 
 def test_public_tasks_without_a_network_name_the_embedded_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,3 +125,15 @@ def test_what_cannot_be_answered_is_refused_in_words() -> None:
         ours().generate_until(requests("generate_until", [("a", {**GREEDY, "top_p": 0.9})]))
     with pytest.raises(UserError, match="longer than the window"):
         ours().loglikelihood([SimpleNamespace(args=("a", "b" * 65))])
+
+
+def test_a_context_that_its_continuation_melts_into_leaves_something_to_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both are one token together, and nothing would be left in front of it."""
+    lm = ours()
+    monkeypatch.setattr(lm, "tok_encode", lambda *_, **__: [7])
+    ((value, _),) = lm.loglikelihood(requests("loglikelihood", [("a", "b")]))
+    logits = model().forward(model().batch([[lm.prefix_token_id]])).logits
+    assert logits is not None
+    assert value == pytest.approx(float(logits[0, -1].log_softmax(dim=-1)[7]), rel=1e-5)

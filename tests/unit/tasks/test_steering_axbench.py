@@ -58,6 +58,12 @@ def test_a_lexicon_of_the_file_wins_and_names_without_words_stand_for_themselves
     assert [concept.lexicon for concept in found] == [("rent", "hire"), ("{",), ("of", "the"), ("lawns",)]
 
 
+def test_spaces_around_a_concept_are_no_part_of_its_name(tmp_path: Path) -> None:
+    rows = [concept_row(0, f" {RENTAL} "), text_row(0, "cars for hire", output_concept=f" {RENTAL} ")]
+    (found,) = axbench_concepts(write(tmp_path / "metadata.jsonl", rows))
+    assert (found.name, [example.text for example in found.examples]) == (RENTAL, ["cars for hire"])
+
+
 def test_texts_beside_the_file_become_labelled_examples(tmp_path: Path) -> None:
     path = write(tmp_path / "metadata.jsonl", METADATA)
     train = [text_row(0, f"We rent out van {n}.", output_concept=RENTAL) for n in range(60)]

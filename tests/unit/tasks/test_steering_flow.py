@@ -25,7 +25,7 @@ from latentbench_tasks.steering import _generate as gen
 from latentbench_tasks.steering._concepts import Concept, Example, background_sets, concepts, prompts
 from latentbench_tasks.steering._labelled import draw_texts
 from latentbench_tasks.steering._methods import METHODS
-from latentbench_tasks.steering._steers import steers
+from latentbench_tasks.steering._steers import Chooser, steers
 from latentbench_tasks.steering._write import Row, Steer, Writer
 from latentbench_tasks.steering.task import SteeringConfig, SteeringTask
 
@@ -494,6 +494,10 @@ def test_a_chat_prompt_ends_in_the_opening_and_needs_a_template() -> None:
         {"factors": (2.0, 1.0)},
         {"factors": (0.0, 1.0)},
         {"factors": ()},
+        {"factors": (float("nan"),)},
+        {"factors": (1.0, float("inf"))},
+        {"factors": (1.0, 1.0000001)},
+        {"temperature": float("inf")},
         {"samples": 2},
         {"window_words": (9, 3)},
         {"factor": 1.0},
@@ -504,8 +508,23 @@ def test_a_chat_prompt_ends_in_the_opening_and_needs_a_template() -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"factor|samples|window_words|method"):
+    with pytest.raises(ValueError, match=r"factor|temperature|samples|window_words|method"):
         SteeringConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"prompts": 3}, "even number of prompts from 2"),
+        ({"prompts": 1000}, "even number of prompts from 2"),
+        ({"concepts": ("sprot",)}, "sport"),
+        ({"concepts": ("sport", "sport")}, "twice"),
+    ],
+)
+def test_what_can_not_be_measured_is_refused_before_anything_is(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        task(**wrong).preflight()
+    task().preflight()
 
 
 def test_the_estimate_of_tokens_is_near_what_is_used() -> None:
@@ -516,3 +535,79 @@ def test_the_estimate_of_tokens_is_near_what_is_used() -> None:
         len(row.ids) for row in steering.watcher(setup(sae())).rows() or ()
     )
     assert 0.3 < steering.tokens() / used < 3
+
+
+def test_other_phases_are_other_texts_for_whatever_steers(tmp_path: Path) -> None:
+    """A random direction has no record of its own, and what was written in one phase is no text of another."""
+    chosen = prompts(2)
+    ids = gen.prompt_ids(model(), chosen, "plain", "tokenizer")
+    dictionary = sae()
+    vector = gen.random_direction(next(iter(dictionary.write_vectors([0]).values()))[0], 0, "sport")
+    rows = [
+        Row(gen.GridRow("sport", "random_direction", 30.0, prompt, 0), Steer(space=vector), ids[prompt.id])
+        for prompt in chosen
+    ]
+
+    def written(phases: str, cache: Path) -> list[tuple[str, str]]:
+        decoding = gen.Decoding(6, 0.0, phases, 1, 0)
+        writer = Writer(replace(setup(dictionary), cache=cache), decoding, 8, kl=False)
+        return [
+            (text["text"], text["intervention"]) for batch in writer.write(rows, ()) for text in batch.texts
+        ]
+
+    both = written("both", tmp_path / "one")
+    alone = written("prefill", tmp_path / "other")
+    assert [text for text, _ in alone] != [text for text, _ in both]
+    assert {named for _, named in alone}.isdisjoint(named for _, named in both)
+    assert written("prefill", tmp_path / "one") == alone
+
+
+def test_a_kept_direction_is_that_of_the_same_tokens(tmp_path: Path) -> None:
+    """Another token policy gives documents of the same length other tokens, and so another direction."""
+    steering = task(methods=("contrast", "diffmean"), select_context=12)
+    lm = toy_lm(tokenizer=toy_tokenizer())
+    lm.tokenizer.bos_token = "q"
+
+    def directions(bos: Any, cache: Path) -> list[list[float]]:
+        cell = replace(setup(sae(), Shared()), lm=lm, cache=cache, tokens=TokenPolicy(bos=bos))
+        items = stored(watch(steering, cell))
+        chooser = Chooser(cell, steering.config, steering._labelled(cell)[0], items)
+        found = [one for one in chooser.choices(concepts(CONCEPTS)) if one["method"] == "diffmean"]
+        return [one["direction"] for one in found]
+
+    fresh = directions("always", tmp_path / "fresh")
+    assert directions("never", tmp_path / "kept") != fresh
+    assert directions("always", tmp_path / "kept") == fresh
+
+
+def test_senseless_texts_stay_within_the_window() -> None:
+    """Three long words over and over have more tokens than the text had, and positions can be learnt."""
+    lm = toy_lm("gpt2", tokenizer=toy_tokenizer())
+    steering = task(max_new_tokens=40)
+    said = " ".join(["magnificently", "extraordinarily", "incomprehensible", *"abcdefghij"])
+    plain = {
+        "split": "test", "id": "x", "text": said, "fluency": -1.0,
+        "prompt_id": next(prompt.id for prompt in prompts(4) if prompt.half == "test"),
+    }  # fmt: skip
+    found = steering._degenerate(replace(setup(sae()), lm=lm), {}, [plain])
+    assert [item["form"] for item in found] == ["shuffled", "loop"]
+    assert all(item["fluency"] < 0 for item in found)
+
+
+def test_unsteered_texts_that_broke_are_in_no_mean() -> None:
+    steering = task()
+    items = measured(steering, sae())
+    for item in items:
+        if item["kind"] == "unsteered":
+            item["concept_scores"] = dict.fromkeys(item["concept_scores"], 1.0)
+    lost = next(item for item in items if item["kind"] == "unsteered" and item["split"] == "test")
+    lost.update(
+        status="broken: logits were not finite at new token 1", text="", fluency=None, distinct_2=None,
+        concept_scores=dict.fromkeys(lost["concept_scores"]),
+    )  # fmt: skip
+    for item in items:
+        if item["kind"] == "unsteered" and item is not lost:
+            item["distinct_2"] = 1.0
+    metrics, _, counts = steering.summarise(items, [], np.random.default_rng(0))
+    assert next(one for one in metrics if one.name == "success_unsteered").value == 1.0
+    assert counts["unscored_unsteered_texts"] == 1

@@ -196,6 +196,25 @@ def test_concepts_left_out_are_counted_and_shown_as_coverage() -> None:
     assert counts["concepts_without_latent"] == 1
 
 
+def test_the_fixed_factor_is_not_one_at_which_a_selection_text_broke() -> None:
+    """What is left of a factor's texts can be the best there is, and would be chosen for all concepts."""
+
+    def score(_concept: str, factor: float, _half: str, _prompt: int) -> float:
+        return 0.9 if factor == 4.0 else 0.6
+
+    items = cell(names(3), score)
+    broken = 0
+    for item in items:
+        if item["kind"] == "generation" and item["factor"] == 4.0 and item["id"] == "contrastc14.0select0":
+            item.update(
+                status="broken: logits were not finite at new token 1", concept_score=None, **text(None)
+            )
+            broken += 1
+    assert broken == 1
+    assert run(items)["success_fixed_factor"].note.endswith("factor 1")
+    assert value(run(items), "success_fixed_factor") == 1.0
+
+
 def test_the_random_direction_goes_through_the_same_choice() -> None:
     steered = cell(names(3), lambda *_: 0.9)
     control = [
