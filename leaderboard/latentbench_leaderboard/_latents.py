@@ -5,10 +5,10 @@ in a local build, from `texts.jsonl` beside the items: lines of {"document", "st
 "activations", "activated"}. A context without text is listed by hash and offsets.
 
 Index shard: columns over all latents in the order of the shards. Latent shard: `_PER_SHARD` latents, each {n:
-number, e: events, t: token classes, k: thresholds kept at, v: verdicts, p: contexts, m: how many there are,
-q: contexts without the latent}. Context: {d: document, o: source, s, f: offsets, a: activation, c: token
-class, w: tokens, h: activation of each token in fifths of the latent's largest, i: position of the activated
-token}.
+number, e: events, t: token classes, k: thresholds kept at, g: tokens that its direction promotes, v: verdicts,
+p: contexts, m: how many there are, q: contexts without the latent}. Context: {d: document, o: source, s, f:
+offsets, a: activation, c: token class, w: tokens, h: activation of each token in fifths of the latent's
+largest, i: position of the activated token}.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _PER_SHARD = 20
 _TOKENS_SHOWN = 96
 _TOKEN_CHARS = 80
 _STEPS = 5
+_PROMOTED = 10
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class _Latent:
     events: int | None = None
     classes: int | None = None
     kept: dict[str, bool] = field(default_factory=dict)
+    promotes: list[str] = field(default_factory=list)
     contexts: dict[Place, dict[str, Any]] = field(default_factory=dict)
     negatives: dict[Place, dict[str, Any]] = field(default_factory=dict)
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -120,6 +122,10 @@ def _add_items(latents: dict[int, _Latent], entry: Entry, local_texts: bool) -> 
         latent.kept |= (
             {str(k): v for k, v in kept.items() if isinstance(v, bool)} if isinstance(kept, dict) else {}
         )
+        promotes = item.get("promotes")
+        latent.promotes = (
+            [str(token) for token in promotes] if isinstance(promotes, list) else latent.promotes
+        )
         latent.contexts |= _contexts((item.get("contexts"), item.get("positives")), texts)
         latent.negatives |= _contexts((item.get("negatives"),), texts)
     for verdict in entry.folder.items("judgements", "judgement"):
@@ -164,6 +170,7 @@ def _shown(latent: _Latent) -> dict[str, Any]:
         "e": latent.events,
         "t": latent.classes,
         "k": sorted((k for k, kept in latent.kept.items() if kept), key=_threshold, reverse=True),
+        "g": [token[:_TOKEN_CHARS] for token in latent.promotes[:_PROMOTED]],
         "v": [_verdict(judge, verdict) for judge, verdict in sorted(latent.verdicts.items())],
         "p": [_context(context, peak) for context in shown],
         "m": len(latent.contexts),

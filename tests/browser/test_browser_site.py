@@ -280,6 +280,16 @@ class TestLatents:
         assert first.locator(".tok.h5").count() >= 1
         site.close(latents)
 
+    def test_promoted_tokens_are_text(self, site: Site, latents: Opened) -> None:
+        promoted = latents.page.locator("article.latent .promotes").first
+        assert [word.strip() for word in promoted.locator("code").all_inner_texts()] == [
+            "rain",
+            "↵",
+            "<script>window.hacked=1</script>",
+            "\u2039U+202E\u203a!",
+        ]
+        site.close(latents)
+
     def test_only_the_shards_in_view_are_loaded(self, site: Site, latents: Opened) -> None:
         shards = [url for url in latents.requests if "/data/" in url]
         assert [url.rsplit("/", 1)[1] for url in shards] == ["index.js", "0.js"]

@@ -48,6 +48,10 @@
     const link = el("a", "", `Latent ${latent.n}`);
     link.href = `#latent=${latent.n}`;
     article.append(el("h2", "", link), el("p", "sub", facts.join(" · ")));
+    if (latent.g.length) {
+      const words = latent.g.flatMap((token) => [" ", el("code", "", isolate(visible(token).replace("\n", "")))]);
+      article.append(el("p", "promotes sub", "Its direction promotes (logit lens):", ...words));
+    }
     if (latent.v.length) article.append(el("p", "verdicts", ...latent.v.map(verdict)));
     if (latent.p.length) article.append(contexts(latent.p));
     else article.append(el("p", "sub", "no contexts stored"));

@@ -27,6 +27,7 @@ from pydantic import Field, model_validator
 
 from latentbench.adapters import Codes
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher
+from latentbench.selectors import promoted_tokens
 from latentbench_tasks._contexts import (
     Vocabulary,
     excerpts_allowed,
@@ -46,6 +47,9 @@ from latentbench_tasks.feature_count.metrics import (
 )
 
 __all__ = ["FeatureCountConfig", "FeatureCountTask"]
+
+_PROMOTED = 10
+"""Tokens stored of those that a latent's direction promotes."""
 
 
 class FeatureCountConfig(TaskConfig):
@@ -103,7 +107,7 @@ class FeatureCountTask(Task):
         return _EventWatcher(_vocabulary(setup), self.config)
 
     def measure(self, setup: CellSetup, items: list[Item]) -> Iterator[Item]:
-        """The kept latents with their contexts, for browsing."""
+        """The kept latents with their contexts and the tokens they promote (logit lens), for browsing."""
         config, rows = self.config, [item for item in items if item["kind"] == "row"]
         if not rows or not config.browsable:
             return
@@ -117,7 +121,10 @@ class FeatureCountTask(Task):
         wanted = _strongest(rows, set(chosen), lowest, config.browsable_contexts, config.rule)
         token_row = rows_by_id(setup, config.budget_tokens)
         free, vocabulary = excerpts_allowed(setup.corpus), _vocabulary(setup)
-        for latent in chosen:
+        promoted = promoted_tokens(
+            setup.lm, setup.dictionary, torch.tensor(chosen, dtype=torch.int64), _PROMOTED
+        )
+        for latent, promotes in zip(chosen, promoted.tolist(), strict=True):
             contexts = []
             for item, column, strengths in wanted[latent]:
                 row = token_row[item["id"]]
@@ -142,6 +149,7 @@ class FeatureCountTask(Task):
                 "token_classes": int(np.unique(events.token_class[events.latent == latent]).size),
                 "kept": {f"{threshold:g}": latent in kept[threshold] for threshold in config.thresholds},
                 "contexts": contexts,
+                "promotes": [setup.lm.tokenizer.decode([token]) for token in promotes],
             }
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:

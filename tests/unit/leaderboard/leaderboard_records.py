@@ -346,6 +346,7 @@ def _latent(made: Made, number: int, rng: np.random.Generator) -> dict[str, Any]
         "latent": number,
         "events": int(rng.integers(5, 4000)),
         "token_classes": int(rng.integers(1, 9)),
+        "promotes": [" rain", "\n", HOSTILE, "\u202e!"],
         "kept": kept,
         "contexts": contexts,
     }

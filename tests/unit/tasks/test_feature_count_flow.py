@@ -24,6 +24,7 @@ from latentbench.identity import sha256_text
 from latentbench.lm import LM
 from latentbench.run import CellSetup, Item, Shared, TokenPolicy
 from latentbench.run._pass import Fed, run_pass
+from latentbench.selectors import promoted_tokens
 from latentbench.testing import random_routesae, random_sae, toy_lm, toy_tokenizer
 from latentbench_tasks._contexts import shortened
 from latentbench_tasks.feature_count.metrics import Rule, kept_latents, read_events
@@ -303,6 +304,16 @@ def test_a_latent_is_browsable_if_any_threshold_keeps_it() -> None:
         assert item["events"] == above.sum()
         assert item["token_classes"] == len(set(events.token_class[above].tolist()))
         assert all(context["activation"] > 4.0 for context in item["contexts"])
+
+
+def test_browsable_latents_say_what_their_direction_promotes() -> None:
+    cell, counting = setup(dictionaries()[0]), task(max_classes=10, min_contexts=2)
+    made = [item for item in counting.measure(cell, watch(counting, cell)) if item["kind"] == "latent"]
+    assert made
+    for item in made:
+        expected = promoted_tokens(cell.lm, cell.dictionary, torch.tensor([item["latent"]]), 10)[0]
+        assert item["promotes"] == [cell.lm.tokenizer.decode([int(token)]) for token in expected]
+    assert len({tuple(item["promotes"]) for item in made}) > 1
 
 
 def test_thresholds_that_make_no_sense_are_refused() -> None:
