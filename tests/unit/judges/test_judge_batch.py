@@ -451,7 +451,8 @@ def test_the_command_lists_what_waits(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs behind them with it ignored
 sys.path.insert(0, sys.argv[3])
 from latentbench.cli import main
 main(["judge", "calibrate", "openai:judge-1", "--judge-url", sys.argv[1], "--rubric", "monosemanticity",
@@ -469,7 +470,10 @@ def test_ctrl_c_says_what_goes_on(tmp_path: Path) -> None:
             batches = server.batches
             until(lambda: len(batches.looks) >= 2)
             os.kill(child.pid, signal.SIGINT)
-            _, said = child.communicate(timeout=30)
+            try:
+                _, said = child.communicate(timeout=60)
+            finally:
+                child.kill()  # else leaving the block waits for a child that did not stop
     assert child.returncode == 130
     assert "batch batch_0: sent" in said
     assert "interrupted: 1 batch goes on at" in said
