@@ -6,17 +6,15 @@ anybody else's package, so a third party's addition is found and listed exactly 
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from latentbench.errors import UserError, unknown_name
 
-__all__ = ["COMMANDS", "FORMATS", "JUDGES", "METRICS", "PUBLISHED", "RUBRICS", "TASKS", "Registry"]
+__all__ = ["COMMANDS", "FORMATS", "JUDGES", "METRICS", "PUBLISHED", "RUBRICS", "TASKS", "UNITS", "Registry"]
 
 
 class Registry:
@@ -75,13 +73,6 @@ class Registry:
         """The folder of the module behind `name`, found without importing that module."""
         return self.source(name).parent
 
-    def beside(self, name: str, module: str) -> ModuleType | None:
-        """Import a module that lies beside that of `name` ("metrics"); None if there is no such module."""
-        package = self._entry(name).module.rpartition(".")[0]
-        if not package or not (self.folder(name) / f"{module}.py").is_file():
-            return None
-        return importlib.import_module(f"{package}.{module}")
-
     def _entry(self, name: str) -> EntryPoint:
         entries = _entries(self.group)
         if name not in entries:
@@ -104,6 +95,10 @@ METRICS = Registry("latentbench.metrics", "recomputation of task")
 """Summaries of a task's stored cells, without torch: each entry, named like its task, is a function of items,
 judgements, options and generator that returns metrics, curves and counts. `latentbench leaderboard check` computes with
 it again what a record says."""
+UNITS = Registry("latentbench.units", "units of task")
+"""How metrics of a task follow from sums over units that cells share (documents, contexts, concepts), without torch:
+each entry, named like its task, is a function of items, judgements and options that returns `latentbench.stats.Units`,
+or None without items. Sites rank and compare rows with it as pairs; tasks without an entry are compared unpaired."""
 PUBLISHED = Registry("latentbench.published", "published form of task")
 """Of tasks whose items tell more of texts than may be published: each entry, named like its task, is a function of a
 cell's items and options that returns items with the same summary. `latentbench submit` puts them through it."""

@@ -25,6 +25,8 @@ _WIDE = 8.0
 _LABELLED = 14
 """Most points that each carry their own name; more are told apart by the series."""
 _TABLED = 200
+_DRAWN = 80
+"""Most curves over tokens in one drawing, those that end highest."""
 _APART = 1.1
 """Ratio of two L0 from which they are two sparsities and not two runs at one."""
 
@@ -284,32 +286,38 @@ def _subtitle(column: Column) -> str:
 def _over_tokens(
     place: tuple[str, str], found: list[tuple[Subject, Entry, Curve]], styles: dict[str, int]
 ) -> Chart | None:
-    lines, rows = [], []
     longest: dict[str, tuple[Subject, Curve]] = {}
     for subject, _, curve in found:
         known = longest.get(subject.key)
         if known is None or _reach(curve) > _reach(known[1]):
             longest[subject.key] = (subject, curve)
+    lines, rows = [], []
     for subject, curve in longest.values():
-        drawn = sorted((p for p in curve.points if p.value is not None), key=lambda p: p.x)
-        if not drawn:
+        points = sorted((p.x, p.value, p.low, p.high) for p in curve.points if p.value is not None)
+        if not points:
             continue
-        points = [(p.x, p.value, p.low, p.high) for p in drawn if p.value is not None]
         lines.append(Line(points, subject.name, styles[subject.key]))
-        last = points[-1]
-        interval = (
-            f"{plain(last[2])} to {plain(last[3])}" if last[2] is not None and last[3] is not None else ""
-        )
+        x, value, low, high = points[-1]
+        interval = f"{plain(low)} to {plain(high)}" if low is not None and high is not None else ""
         mark = "control" if subject.control else ""
-        rows.append(ChartRow(subject.name, subject.slug, plain(last[0]), plain(last[1]), interval, mark))
+        rows.append(ChartRow(subject.name, subject.slug, plain(x), plain(value), interval, mark))
     if not lines:
         return None
     sample, card = found[0][2], task_card(place[0])
     title = card.metric_title(sample.name)
-    x = Axis(f"{humanise(sample.x_name)}" + ("" if "token" in sample.x_name else " (tokens)"))
-    svg = line_chart(lines, x, Axis(clip(sample.unit, 40)), f"{title} over tokens watched")
+    axis = Axis(f"{humanise(sample.x_name)}" + ("" if "token" in sample.x_name else " (tokens)"))
+    highest = sorted(lines, key=lambda line: (-line.points[-1][1], line.label))
     subtitle = " · ".join(text for text in (card.title, clip(sample.note, 300)) if text)
-    return Chart(title, subtitle, svg, "Tokens at the end", clip(sample.unit, 40), tuple(rows), ())
+    return Chart(
+        title=title,
+        subtitle=subtitle,
+        svg=line_chart(highest[:_DRAWN], axis, Axis(clip(sample.unit, 40)), f"{title} over tokens watched"),
+        x_title="Tokens at the end",
+        y_title=clip(sample.unit, 40),
+        rows=tuple(rows[:_TABLED]),
+        left_out=_few([line.label for line in highest[_DRAWN:]]),
+        more=max(0, len(rows) - _TABLED),
+    )
 
 
 def _reach(curve: Curve) -> float:

@@ -22,6 +22,7 @@ from latentbench_leaderboard._columns import tokens_watched
 from latentbench_leaderboard._format import clip
 from latentbench_leaderboard._subjects import Entry, Subject, items_of_kind
 from latentbench_leaderboard._texts import Place, Texts, read_texts, text_of
+from latentbench_leaderboard._values import as_list, real, whole
 
 __all__ = ["CONTEXTS_SHOWN", "LatentBook", "latent_book"]
 
@@ -110,26 +111,21 @@ def _add_items(latents: dict[int, _Latent], entry: Entry, local_texts: bool) -> 
     items = items_of_kind(entry.measured, "latent")
     texts = read_texts(entry.measured.path) if local_texts and items else {}
     for item in items:
-        number = _whole(item.get("latent"))
+        number = whole(item.get("latent"))
         if number is None:
             continue
         latent = latents.setdefault(number, _Latent(number))
-        latent.events = latent.events if item.get("events") is None else _whole(item["events"])
-        latent.classes = (
-            latent.classes if item.get("token_classes") is None else _whole(item["token_classes"])
-        )
+        latent.events = latent.events if item.get("events") is None else whole(item["events"])
+        latent.classes = latent.classes if item.get("token_classes") is None else whole(item["token_classes"])
         kept = item.get("kept")
         latent.kept |= (
             {str(k): v for k, v in kept.items() if isinstance(v, bool)} if isinstance(kept, dict) else {}
         )
-        promotes = item.get("promotes")
-        latent.promotes = (
-            [str(token) for token in promotes] if isinstance(promotes, list) else latent.promotes
-        )
+        latent.promotes = [str(token) for token in as_list(item.get("promotes"))] or latent.promotes
         latent.contexts |= _contexts((item.get("contexts"), item.get("positives")), texts)
         latent.negatives |= _contexts((item.get("negatives"),), texts)
     for verdict in entry.folder.items("judgements", "judgement"):
-        number = _whole(verdict.get("latent"))
+        number = whole(verdict.get("latent"))
         if number is not None and entry.judge is not None:
             latents.setdefault(number, _Latent(number)).verdicts[entry.judge] = verdict
 
@@ -137,7 +133,7 @@ def _add_items(latents: dict[int, _Latent], entry: Entry, local_texts: bool) -> 
 def _contexts(lists: Iterable[Any], texts: Texts) -> dict[Place, dict[str, Any]]:
     found = {}
     for context in _objects(lists):
-        place = (str(context.get("document", "")), _whole(context.get("start")), _whole(context.get("end")))
+        place = (str(context.get("document", "")), whole(context.get("start")), whole(context.get("end")))
         found[place] = {**context, "excerpt": context.get("excerpt") or text_of(texts, context)}
     return found
 
@@ -154,16 +150,16 @@ def _order(latent: _Latent, judges: list[str]) -> tuple[float, float, int]:
 
 
 def _score(latent: _Latent, judge: str) -> float | None:
-    return _real(latent.verdicts.get(judge, {}).get("score"))
+    return real(latent.verdicts.get(judge, {}).get("score"))
 
 
 def _shown(latent: _Latent) -> dict[str, Any]:
     strongest = sorted(
-        latent.contexts.items(), key=lambda pair: (-(_real(pair[1].get("activation")) or 0.0), str(pair[0]))
+        latent.contexts.items(), key=lambda pair: (-(real(pair[1].get("activation")) or 0.0), str(pair[0]))
     )
     shown = [context for _, context in strongest[:CONTEXTS_SHOWN]]
     negatives = [context for _, context in sorted(latent.negatives.items(), key=lambda pair: str(pair[0]))]
-    strengths = [_real(context.get("activation")) or 0.0 for context in shown]
+    strengths = [real(context.get("activation")) or 0.0 for context in shown]
     peak = max([0.0, *strengths, *(a for context in shown for a in _activations(context))])
     return {
         "n": latent.number,
@@ -179,7 +175,7 @@ def _shown(latent: _Latent) -> dict[str, Any]:
 
 
 def _verdict(judge: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    score = _real(verdict.get("score"))
+    score = real(verdict.get("score"))
     return {
         "j": judge,
         "s": None if score is None else _round(score),
@@ -189,12 +185,12 @@ def _verdict(judge: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context(context: Mapping[str, Any], peak: float) -> dict[str, Any]:
-    activation = _real(context.get("activation"))
+    activation = real(context.get("activation"))
     shown: dict[str, Any] = {
         "d": clip(str(context.get("document", "")), 64),
         "o": clip(str(context.get("source", "")), 60),
-        "s": _whole(context.get("start")),
-        "f": _whole(context.get("end")),
+        "s": whole(context.get("start")),
+        "f": whole(context.get("end")),
         "a": None if activation is None else _round(activation),
         "c": clip(str(context.get("token_class") or ""), 40),
         "w": None,
@@ -207,7 +203,7 @@ def _context(context: Mapping[str, Any], peak: float) -> dict[str, Any]:
 
 def _highlighted(excerpt: Mapping[str, Any], activations: list[float], peak: float) -> dict[str, Any]:
     tokens = [str(token)[:_TOKEN_CHARS] for token in excerpt["tokens"]]
-    middle = _whole(excerpt.get("activated"))
+    middle = whole(excerpt.get("activated"))
     first = max(0, min((middle or 0) - _TOKENS_SHOWN // 2, len(tokens) - _TOKENS_SHOWN))
     steps = [
         0 if peak <= 0 or a <= 0 else min(_STEPS, 1 + int(_STEPS * a / peak - 1e-9)) for a in activations
@@ -245,14 +241,6 @@ def _threshold(text: str) -> float:
         return float(text)
     except ValueError:
         return 0.0
-
-
-def _real(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _round(value: float) -> float:

@@ -16,6 +16,7 @@ from latentbench.identity import sha256_json
 from latentbench.store import CellFolder, Metric, ResultsFolder, RunRecord
 from latentbench_leaderboard._calibration import calibration_text, load_calibrations
 from latentbench_leaderboard._format import clip, short_sha, slug
+from latentbench_leaderboard._values import as_list
 from latentbench_leaderboard.bundles import Tier, lowest, read_tiers, tiers_path
 
 __all__ = ["Entry", "Subject", "items_of_kind", "judge_label", "load_subjects", "task_name"]
@@ -87,8 +88,10 @@ class Subject:
     @property
     def sites(self) -> list[str]:
         """Sites that it reads, then those that only it writes."""
-        read = [clip(str(site), 40) for site in _list(self.card.get("reads"))]
-        return read + [s for site in _list(self.card.get("writes")) if (s := clip(str(site), 40)) not in read]
+        read = [clip(str(site), 40) for site in as_list(self.card.get("reads"))]
+        return read + [
+            s for site in as_list(self.card.get("writes")) if (s := clip(str(site), 40)) not in read
+        ]
 
     @property
     def suites(self) -> list[str]:
@@ -224,7 +227,3 @@ def _unique(subjects: list[Subject]) -> list[Subject]:
         else replace(subject, name=f"{subject.name} [{subject.key[:6]}]")
         for subject in subjects
     ]
-
-
-def _list(value: object) -> list[object]:
-    return list(value) if isinstance(value, (list, tuple)) else []

@@ -1,7 +1,7 @@
 """Joint bootstrap draws of cells that were measured on the same documents, contexts or concepts.
 
-A task says in the `units` function of its `metrics.py` how its metrics follow from sums over units; the cell's
-items hold the sums. Cells with the same set of units get the same units in every draw, so that the difference of
+A task's entry point of `latentbench.units` says how its metrics follow from sums over units; the cell's items hold
+the sums. Cells with the same set of units get the same units in every draw, so that the difference of
 two rows' draws is a draw of their difference. Cells without items, or of tasks without such a function (counts,
 which are no sums; scores of a dictionary's own latents), have no joint draws.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latentbench.errors import StoreError, UserError
-from latentbench.registry import TASKS
+from latentbench.registry import UNITS
 from latentbench.stats import Units
 from latentbench_leaderboard._cards import task_card
 from latentbench_leaderboard._subjects import Entry
@@ -71,24 +71,19 @@ def _drawn(entry: Entry) -> Drawn | None:
 
 
 def _units(entry: Entry) -> Units | None:
-    record = entry.record
+    record, task = entry.record, entry.record.cell.task
     if record.status != "ok" or not (entry.measured.path / "items.jsonl").is_file():
         return None
     # Items of another version of the task may look different.
-    if entry.task not in TASKS.names() or record.cell.task.get("version") != task_card(entry.task).version:
+    if entry.task not in UNITS.names() or task.get("version") != task_card(entry.task).version:
         return None
     try:
-        metrics = TASKS.beside(entry.task, "metrics")
-        items = list(entry.measured.items()) if hasattr(metrics, "units") else []
-        judgements = list(entry.folder.items("judgements")) if items else []
-    except (ImportError, UserError):
-        return None
+        items = list(entry.measured.items())
+        judgements = list(entry.folder.items("judgements"))
     except StoreError as error:
         raise UserError(str(error)) from error
-    if metrics is None or not items:
-        return None
     try:
-        found = metrics.units(items, judgements, record.cell.task.get("config", {}))
-    except (KeyError, TypeError, ValueError, IndexError):
+        found: Units | None = UNITS.load(entry.task)(items, judgements, task.get("config", {}))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None  # items that a submission got wrong: its numbers stand, its rows are compared unpaired
-    return found if isinstance(found, Units) else None
+    return found

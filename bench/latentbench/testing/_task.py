@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 import subprocess
 import sys
 import tomllib
@@ -19,7 +20,7 @@ from latentbench.data import Corpus, Document
 from latentbench.identity import canonical_json, sha256_json, sha256_text
 from latentbench.judging import make_judge as _made
 from latentbench.lm import LM
-from latentbench.registry import METRICS, TASKS
+from latentbench.registry import METRICS, TASKS, UNITS, Registry
 from latentbench.run import (
     DictionarySpec,
     Item,
@@ -34,7 +35,7 @@ from latentbench.run import (
 from latentbench.run._events import silent
 from latentbench.run._execute import _setup, execute
 from latentbench.run._plan import Cell, Plan, _cell, _Ground
-from latentbench.stats import generator
+from latentbench.stats import Units, generator
 from latentbench.store import Metric, ResultsFolder, RunRecord
 from latentbench.testing._fitted import fitted_sae
 from latentbench.testing._judge import ToyJudge
@@ -300,10 +301,15 @@ def _summaries(subject: _Subject) -> Finding:
     return Finding(True, "summarising the stored items again gives the same numbers")
 
 
+def _registered(task: Task, registry: Registry) -> bool:
+    """Whether an entry of this name is about this task, and not about another one of its name."""
+    ours = task.name in TASKS.names() and TASKS.load(task.name) is type(task)
+    return ours and task.name in registry.names()
+
+
 def _recomputed(subject: _Subject) -> Finding:
     run, task = subject.run(), subject.task
-    ours = task.name in TASKS.names() and TASKS.load(task.name) is type(task)
-    if not ours or task.name not in METRICS.names():
+    if not _registered(task, METRICS):
         instead = f'Add {task.name} = "PACKAGE.metrics:recompute" to its entry points of {METRICS.group!r}.'
         return Finding(
             None, "nothing is registered that computes its summary again without the task", instead
@@ -317,6 +323,23 @@ def _recomputed(subject: _Subject) -> Finding:
     return Finding(
         True, f"its entry point of {METRICS.group!r} gives the same numbers from options and items"
     )
+
+
+def _shared_units(subject: _Subject) -> Finding:
+    run, task = subject.run(), subject.task
+    if not _registered(task, UNITS):
+        return Finding(True, f"it has no entry point of {UNITS.group!r}: its rows are compared unpaired")
+    found: Units | None = UNITS.load(task.name)(
+        run.items, run.judgements, task.config.model_dump(mode="json")
+    )
+    if found is None:
+        return Finding(None, "its items hold no units")
+    published = {metric.name: metric.value for metric in run.record.metrics}
+    for name, value in found.values().items():
+        known = published.get(name)
+        if known is not None and not math.isclose(value, known, rel_tol=1e-6, abs_tol=1e-6):
+            return Finding(False, f"{name!r} is {known:g}, and its units give {value:g}")
+    return Finding(True, f"units of {len(found.statistics)} metrics give the published values")
 
 
 def _empty(subject: _Subject) -> Finding:
@@ -382,6 +405,7 @@ _CHECKS: Sequence[Check[_Subject]] = (
         _recomputed,
         ("run",),
     ),
+    Check("units", "Rows on the same units are ranked and compared as pairs.", _shared_units, ("run",)),
     Check("no items", "A cell may find nothing to measure; that is no score, not 0.", _empty, ("run",)),
     Check("resume", "After a crash the step runs again with what it had stored.", _resume, ("run",)),
     Check("light metrics", "The leaderboard computes summaries again where there is no torch.", _light),

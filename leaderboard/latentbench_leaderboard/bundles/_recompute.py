@@ -10,15 +10,14 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from latentbench.errors import UserError
-from latentbench.registry import METRICS, TASKS
+from latentbench.registry import METRICS
 from latentbench.store import Curve, Metric, RunRecord
+from latentbench_leaderboard._cards import task_card
 from latentbench_leaderboard.bundles._strict import shown
 
 __all__ = [
@@ -74,14 +73,7 @@ class Recompute(Protocol):
 
 def installed_version(task: str) -> str | None:
     """The version of a task that is installed here, from its card; None if it is not."""
-    if task not in TASKS.names():
-        return None
-    try:
-        card = tomllib.loads((TASKS.folder(task) / "card.toml").read_text(encoding="utf-8"))
-    except (UserError, OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return None
-    version = card.get("version")
-    return None if version is None else str(version)
+    return task_card(task).version or None
 
 
 def here(record: RunRecord, items: Path, judgements: Path) -> Again:

@@ -11,10 +11,11 @@ the converter is jbloomAus/SAEDashboard, sae_dashboard/neuronpedia/neuronpedia_e
 
 What the importer does decides what is written:
 
-* It takes the columns of a whole file from its first line, and the database's default for the others. So all lines of
-  a file have the same fields, and features whose density is not known stand in files without `frac_nonzero`, which has
-  no null. What is known of no latent (logits, histograms, vectors) is never a field; the default of those columns is
-  empty. Fields whose default is a number but that may be null (`maxActApprox`, `umap_x`) are written as null.
+* It takes the columns of a whole file from its first line, and the database's default for the others. So all lines
+  of a file have the same fields, and features whose density is not known stand in files without `frac_nonzero`,
+  which has no null. What is known of no latent (logits, histograms, vectors) is never a field; the default of those
+  columns is empty. That goes for the lists of promoted tokens, too: `feature_count` stores ten without the logits
+  beside them. Fields whose default is a number but that may be null (`maxActApprox`, `umap_x`) are written as null.
 * It keeps what is there (`ON CONFLICT DO NOTHING`); ids derive from the contents, so a second import adds nothing.
 * Explanations name their method and model, which must exist as rows: `config` holds those that these need. It is no
   host's whole config: append the lines whose names the host's own files lack.

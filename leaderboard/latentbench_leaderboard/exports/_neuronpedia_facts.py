@@ -12,7 +12,6 @@ Strength is `Dictionary.relative_values` times sqrt(2048): what the tasks store 
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from latentbench.errors import StoreError, UserError
 from latentbench_leaderboard._columns import tokens_watched
 from latentbench_leaderboard._subjects import Entry, Subject, items_of_kind, judge_label
 from latentbench_leaderboard._texts import Texts, read_texts, text_of
+from latentbench_leaderboard._values import as_list, real, whole
 from latentbench_leaderboard.bundles import foreign_excerpts
 
 __all__ = ["Context", "Explanation", "Facts", "LatentFacts", "Score", "facts_of"]
@@ -115,7 +115,7 @@ def facts_of(subject: Subject, local_texts: bool = False) -> Facts:
     Raises:
         UserError: an item file is damaged.
     """
-    collector = _Collector(_width(subject), local_texts)
+    collector = _Collector(whole(subject.card.get("n_latents")), local_texts)
     try:
         _count(subject, collector)
         seen: set[Path] = set()
@@ -138,18 +138,17 @@ class _Collector:
 
     def latent(self, number: object) -> LatentFacts | None:
         """The facts of a latent; None if the dictionary has none of this number."""
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        found = whole(number)
+        if found is None or found < 0 or (self._width is not None and found >= self._width):
             return None
-        if self._width is not None and number >= self._width:
-            return None
-        return self.facts.latents.setdefault(number, LatentFacts(number))
+        return self.facts.latents.setdefault(found, LatentFacts(found))
 
     def measured(self, entry: Entry) -> None:
         """Peaks and contexts of a cell."""
         rows = items_of_kind(entry.measured, "row")
         for row in rows:
             for number, strengths in zip(
-                _list(row.get("latents")), _list(row.get("strengths")), strict=False
+                as_list(row.get("latents")), as_list(row.get("strengths")), strict=False
             ):
                 self._peak(number, strengths if isinstance(strengths, list) else [strengths])
         items = items_of_kind(entry.measured, "latent")
@@ -157,14 +156,14 @@ class _Collector:
         skipped = entry.record.cell.token_policy.get("skip_first")
         edges = _Edges(rows, skipped if isinstance(skipped, int) else 0)
         for item in items:
-            contexts = [one for name in ("contexts", "positives") for one in _list(item.get(name))]
+            contexts = [one for name in ("contexts", "positives") for one in as_list(item.get(name))]
             for context in contexts:
                 if isinstance(context, dict):
                     self._peak(item.get("latent"), [context.get("activation")])
                     self._context(item.get("latent"), context, texts, edges)
 
     def _peak(self, number: object, strengths: Iterable[object]) -> None:
-        found = [value for one in strengths if (value := _real(one)) is not None and value > 0]
+        found = [value for one in strengths if (value := real(one)) is not None and value > 0]
         latent = self.latent(number) if found else None
         if latent is not None:
             latent.peak = max(found) if latent.peak is None else max(latent.peak, *found)
@@ -242,11 +241,6 @@ def _ok(subject: Subject) -> Iterator[Entry]:
     return (entry for entry in subject.entries if entry.record.status == "ok")
 
 
-def _width(subject: Subject) -> int | None:
-    width = subject.card.get("n_latents")
-    return width if isinstance(width, int) and not isinstance(width, bool) else None
-
-
 def _count(subject: Subject, collector: _Collector) -> None:
     """Tokens on which each latent is active, from the `core` cell with most tokens that has its items."""
     cells = [entry for entry in _ok(subject) if entry.task == "core"]
@@ -257,7 +251,9 @@ def _count(subject: Subject, collector: _Collector) -> None:
             continue
         collector.facts.tokens = tokens
         for item in items:
-            for number, active in zip(_list(item.get("latents")), _list(item.get("active")), strict=False):
+            for number, active in zip(
+                as_list(item.get("latents")), as_list(item.get("active")), strict=False
+            ):
                 latent = collector.latent(number) if isinstance(active, int) and active > 0 else None
                 if latent is not None:
                     latent.active += active
@@ -269,8 +265,8 @@ def _read(context: Mapping[str, Any], excerpt: object) -> Context | str:
     start = context.get("start")
     if not isinstance(excerpt, dict) or not isinstance(start, int):
         return "without a text that may be shown"
-    tokens, strengths = _list(excerpt.get("tokens")), _list(excerpt.get("activations"))
-    values = [value for one in strengths if (value := _real(one)) is not None]
+    tokens, strengths = as_list(excerpt.get("tokens")), as_list(excerpt.get("activations"))
+    values = [value for one in strengths if (value := real(one)) is not None]
     if not tokens or len(values) != len(strengths) or len(values) != len(tokens):
         return "without the strength of every token"
     activated = excerpt.get("activated", context.get("activated"))
@@ -291,7 +287,7 @@ def _score(kind: str, judgements: Sequence[Mapping[str, Any]]) -> Score | None:
     hits: dict[int, list[bool]] = {1: [], 0: []}
     answered = 0
     for one in judgements:
-        truth, answers = _list(one.get("truth")), _list(one.get("verdict"))
+        truth, answers = as_list(one.get("truth")), as_list(one.get("verdict"))
         if one.get("status") != "ok" or len(truth) != len(answers):
             continue
         answered += 1
@@ -302,14 +298,3 @@ def _score(kind: str, judgements: Sequence[Mapping[str, Any]]) -> Score | None:
         return None
     value = sum(sum(half) / len(half) for half in hits.values()) / 2
     return Score(kind, value, len(hits[0]) + len(hits[1]), len(judgements) - answered)
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _real(value: object) -> float | None:
-    """A finite number as a float; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if abs(value) <= sys.float_info.max else None  # false for NaN, and no overflow

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from latentbench.identity import sha256_json
 from latentbench.store import Metric, RunRecord
 from latentbench_leaderboard._subjects import judge_label, task_name
+from latentbench_leaderboard._values import real, whole
 
 __all__ = ["Row", "rows_of"]
 
@@ -105,9 +106,9 @@ def _row(record: RunRecord, metric: Metric | None, reason: str | None) -> Row:
         family=_text(card.get("family")),
         control=card.get("control") is True or record.labels.get("control") is True,
         sites=" ".join(str(site) for site in card.get("reads") or ()),
-        n_latents=_integer(card.get("n_latents")),
+        n_latents=whole(card.get("n_latents")),
         sparsity=_text(cell.sparsity.get("mode")),
-        target_l0=_number(cell.sparsity.get("target_l0")),
+        target_l0=real(cell.sparsity.get("target_l0")),
         task=task_name(record),
         task_version=_text(cell.task.get("version")),
         judge=judge_label(cell.judge),
@@ -152,11 +153,3 @@ def _card(record: RunRecord) -> dict[str, Any]:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

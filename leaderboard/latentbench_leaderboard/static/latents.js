@@ -41,7 +41,7 @@
   function card(latent) {
     const article = el("article", "latent");
     const facts = [
-      latent.e === null ? "" : `${latent.e.toLocaleString("en")} active tokens`,
+      latent.e === null ? "" : `${latent.e.toLocaleString("en")} token${latent.e === 1 ? "" : "s"} above the lowest threshold`,
       latent.t === null ? "" : `${latent.t} token class${latent.t === 1 ? "" : "es"}`,
       latent.k.length ? `kept at ${latent.k.join(", ")}` : "",
     ].filter(Boolean);
@@ -85,7 +85,7 @@
 
   const orders = () => [
     ...index.judges.map((judge, j) => [`score by ${judge}`, (i) => index.scores[j][i], -1]),
-    ["active tokens", (i) => index.events[i], -1],
+    ["tokens above the lowest threshold", (i) => index.events[i], -1],
     ["number", (i) => index.latent[i], 1],
   ];
 

@@ -149,12 +149,10 @@ def units(
     examples = sorted((item for item in items if item["kind"] == "example"), key=lambda item: item["id"])
     values: dict[str, list[float | None]] = {"correct": [float(item["correct"]) for item in examples]}
     for name in dict.fromkeys(name for item in examples for name in item["scores"]):
-        mine = {id(item): place for place, item in enumerate(i for i in examples if name in i["scores"])}
-        found = _values(name, [item for item in examples if id(item) in mine])
+        found = _values(name, [item for item in examples if name in item["scores"]])
         for kind, column in found.items():
-            values[f"{kind}_{name}"] = [
-                column[mine[id(item)]] if id(item) in mine else None for item in examples
-            ]
+            rest = iter(column)
+            values[f"{kind}_{name}"] = [next(rest) if name in item["scores"] else None for item in examples]
     asked = [item for item in items if item["kind"] in ("example", "skipped") and "context" in item]
     return units_by_context(asked, examples, values)
 

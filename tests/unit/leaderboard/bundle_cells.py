@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import toy_plan
 
 from latentbench.identity import sha256_json
 from latentbench.judging import make_judge
-from latentbench.run import Plan, execute
+from latentbench.run import Judge, Plan, Task, execute
 from latentbench.run._plan import _cell, _Ground
-from latentbench.store import pretty_json
+from latentbench.store import RunRecord, pretty_json
 from latentbench_leaderboard.bundles import MANIFEST, CheckReport, check_bundle, here
 from latentbench_tasks.core.task import CoreConfig, CoreTask
 from latentbench_tasks.feature_count.task import FeatureCountConfig, FeatureCountTask
@@ -27,8 +27,6 @@ Files = dict[str, bytes]
 
 def write_measured(path: Path) -> None:
     """Two dictionaries through three tasks, one of them judged, with the judge's calibration."""
-    base = toy_plan.toy_plan()
-    ground = _Ground(base.suite, base.lm, base.corpus, base.policy)
     judge = make_judge("chance")
     tasks = (
         CoreTask(CoreConfig(budget_tokens=400, calibration_tokens=100)),
@@ -39,18 +37,31 @@ def write_measured(path: Path) -> None:
             )
         ),
     )
-    specs = [
-        base.suite.dictionaries[0].model_copy(update={"name": name})
-        for name in ("random SAE", "random RouteSAE")
-    ]
+    assert len(measure(path, tasks, judge, {"random SAE": 0, "random RouteSAE": 2})) == 6
+    write_calibration(path, judge.identity(), tasks[2].rubrics())
+
+
+def measure(
+    path: Path, tasks: Sequence[Task], judge: Judge, dictionaries: Mapping[str, int]
+) -> list[RunRecord]:
+    """Real tasks on dictionaries of the toy plan: their names and their places in it."""
+    base = toy_plan.toy_plan()
+    ground = _Ground(base.suite, base.lm, base.corpus, base.policy)
     cells = [
-        _cell(ground, spec, dictionary, task, judge if task.judge_role else None, 0)
-        for spec, dictionary in zip(specs, (base.cells[0].dictionary, base.cells[2].dictionary), strict=True)
+        _cell(
+            ground,
+            base.suite.dictionaries[0].model_copy(update={"name": name}),
+            base.cells[place].dictionary,
+            task,
+            judge if task.judge_role else None,
+            0,
+        )
+        for name, place in dictionaries.items()
         for task in tasks
     ]
     records = execute(Plan(base.suite, base.lm, base.corpus, base.load_split, base.policy, cells), path)
-    assert [record.status for record in records] == ["ok"] * 6
-    write_calibration(path, judge.identity(), tasks[2].rubrics())
+    assert [record.status for record in records] == ["ok"] * len(cells)
+    return records
 
 
 def write_calibration(path: Path, judge: dict[str, Any], rubrics: Mapping[str, str]) -> Path:

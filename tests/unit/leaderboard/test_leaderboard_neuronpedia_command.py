@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy_plan
+from bundle_cells import measure
 from leaderboard_records import DICTIONARIES, cell_of
 from neuronpedia_host import Host
 from neuronpedia_results import MODEL, ROUTED, TERMS, TOPK, add, context, core_row, exported, latent, loaded
@@ -14,8 +14,6 @@ from neuronpedia_results import MODEL, ROUTED, TERMS, TOPK, add, context, core_r
 from latentbench.cli._main import _run
 from latentbench.errors import UserError
 from latentbench.judging import make_judge
-from latentbench.run import Plan, execute
-from latentbench.run._plan import _cell, _Ground
 from latentbench.store import ResultsFolder
 from latentbench_tasks.autointerp.metrics import balanced_accuracy
 from latentbench_tasks.autointerp.task import AutointerpConfig, AutointerpTask
@@ -68,9 +66,6 @@ def test_a_model_s_name_that_can_be_no_id_and_two_models(
 
 
 def test_real_tasks_and_what_they_store(tmp_path: Path) -> None:
-    base = toy_plan.toy_plan()
-    ground = _Ground(base.suite, base.lm, base.corpus, base.policy)
-    judge = make_judge("chance")
     tasks = (
         CoreTask(CoreConfig(budget_tokens=400, calibration_tokens=100)),
         FeatureCountTask(FeatureCountConfig(budget_tokens=700, thresholds=(0.5,), headline=0.5)),
@@ -78,15 +73,7 @@ def test_real_tasks_and_what_they_store(tmp_path: Path) -> None:
             AutointerpConfig(budget_tokens=700, latents=5, min_documents=4, contexts=2, context_tokens=6)
         ),
     )
-    spec = base.suite.dictionaries[0].model_copy(update={"name": "random SAE"})
-    cells = [
-        _cell(ground, spec, base.cells[0].dictionary, task, judge if task.judge_role else None, 0)
-        for task in tasks
-    ]
-    records = execute(
-        Plan(base.suite, base.lm, base.corpus, base.load_split, base.policy, cells), tmp_path / "r"
-    )
-    assert [record.status for record in records] == ["ok"] * 3
+    records = measure(tmp_path / "r", tasks, make_judge("chance"), {"random SAE": 0})
     results = ResultsFolder(tmp_path / "r")
     public = exported(results, model_id="toy")
     assert public.exported[0].activations == 0  # nobody said that the toy corpus is free

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from leaderboard_records import Made, cell_of, finish, metric, record_of
 
-from latentbench.registry import TASKS
+from latentbench.registry import TASKS, UNITS
 from latentbench.stats import generator
 from latentbench.store import ResultsFolder
 from latentbench_leaderboard._board import Board, Target, boards_of
@@ -19,6 +19,7 @@ from latentbench_leaderboard._cards import task_card
 from latentbench_leaderboard._compare import compare_shards
 from latentbench_leaderboard._subjects import load_subjects
 from latentbench_leaderboard._units import UnitBook
+from latentbench_tasks.core.metrics import units as core_units
 from latentbench_tasks.influence_fidelity.metrics import summarise
 
 TASK = "influence_fidelity"
@@ -129,8 +130,6 @@ def test_only_cells_of_one_task_version_have_units(results: ResultsFolder, tmp_p
             assert (UnitBook().of(entry) is not None) == (entry.task == TASK)
 
 
-def test_metrics_are_found_beside_their_task_without_it() -> None:
-    module = TASKS.beside("core", "metrics")
-    assert module is not None
-    assert module.__name__ == "latentbench_tasks.core.metrics"
-    assert TASKS.beside("core", "nosuch") is None
+def test_units_are_found_by_the_name_of_their_task() -> None:
+    assert UNITS.load("core") is core_units
+    assert set(UNITS.names()) <= set(TASKS.names())

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 import latentbench_tasks.core.task as core
 from latentbench.adapters import Codes
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher
+from latentbench.stats import Units
 from latentbench.store import Metric
 from latentbench.testing import (
     TASK_CHECKS,
@@ -181,6 +182,19 @@ def test_the_plain_task_is_sound() -> None:
     results = {result.name: result.state for result in check_task(Plain(TaskConfig()))}
     other = {name: state for name, state in results.items() if state != "passed"}
     assert other == {"light metrics": "skipped", "recomputed": "skipped"}  # it is registered nowhere
+
+
+def test_units_that_give_other_numbers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: object) -> Units:
+        return Units(("a", "b"), np.ones((2, 1)), {"l0": lambda totals: totals[:, 0] + 1e6})
+
+    def state() -> str:
+        (result,) = [one for one in check_task(small_core()) if one.name == "units"]
+        return result.state
+
+    assert state() == "passed"
+    monkeypatch.setattr("latentbench_tasks.core.metrics.units", wrong)
+    assert state() == "failed"
 
 
 @pytest.mark.parametrize(
