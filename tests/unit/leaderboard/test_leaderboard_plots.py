@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from leaderboard_records import HOSTILE
+from leaderboard_records import HOSTILE, write_results
 
+from latentbench_leaderboard import _curves
+from latentbench_leaderboard._curves import charts_over_tokens
 from latentbench_leaderboard._plots import Axis, Bar, Line, Point, bar_chart, line_chart, point_chart
+from latentbench_leaderboard._subjects import load_subjects
 
 L0, SHARE = Axis("L0"), Axis("share")
 
@@ -160,3 +164,19 @@ def test_controls_are_marked() -> None:
     root = ET.fromstring(point_chart([point(64, 1, style=-1), point(64, 2, "b", style=8)], L0, SHARE, "t"))
     classes = [g.get("class") for g in root if g.tag == "g" and g.find("title") is not None]
     assert classes == ["control", "s2"]
+
+
+def test_of_many_curves_the_highest_are_drawn_and_the_others_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_results(tmp_path / "results")
+    subjects, _ = load_subjects(tmp_path / "results")
+    (whole, *_) = charts_over_tokens(subjects)
+    assert whole.left_out == ()
+    monkeypatch.setattr(_curves, "_DRAWN", 3)
+    (chart, *_) = charts_over_tokens(subjects)
+    assert chart.rows == whole.rows
+    order = sorted(whole.rows, key=lambda row: -float(row.value.replace(",", "")))
+    assert sorted(chart.left_out) == sorted(row.name for row in order[3:])
+    drawn = [e for e in ET.fromstring(str(chart.svg)).iter() if "curve" in e.get("class", "").split()]
+    assert len(drawn) == 3
