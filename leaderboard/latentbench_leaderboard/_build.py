@@ -35,7 +35,7 @@ from latentbench_leaderboard._units import DRAWS, UnitBook
 
 __all__ = ["SITE_VERSION", "BuildOptions", "SiteReport", "build_site"]
 
-SITE_VERSION = "2"
+SITE_VERSION = "3"
 """Raised whenever the same records give other pages."""
 
 
@@ -138,7 +138,8 @@ class _Site:
 
     @cached_property
     def latents(self) -> dict[str, LatentBook]:
-        found = {s.key: latent_book(s, self.options.local_texts) for s in self.subjects}
+        local = self.options.local_texts
+        found = {s.key: latent_book(s, local, self.steering.get(s.key)) for s in self.subjects}
         return {key: book for key, book in found.items() if book is not None}
 
     @cached_property

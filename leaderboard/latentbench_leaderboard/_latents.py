@@ -5,8 +5,9 @@ in a local build, from `texts.jsonl` beside the items: lines of {"document", "st
 "activations", "activated"}. A context without text is listed by hash and offsets.
 
 Index shard: columns over all latents in the order of the shards. Latent shard: `_PER_SHARD` latents, each {n:
-number, e: events, t: token classes, k: thresholds kept at, g: tokens that its direction promotes, v: verdicts,
-p: contexts, m: how many there are, q: contexts without the latent}. Context: {d: document, o: source, s, f:
+number, e: events, t: token classes, y: tokens on which it is active, k: thresholds kept at, g: tokens that its
+direction promotes, v: verdicts, p: contexts, m: how many there are, q: contexts without the latent, z: steering
+samples, see `samples_by_latent`}. Context: {d: document, o: source, s, f:
 offsets, a: activation, c: token class, w: tokens, h: activation of each token in fifths of the latent's
 largest, i: position of the activated token}.
 """
@@ -18,8 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from latentbench.errors import StoreError, UserError
+from latentbench_leaderboard._activity import Activity, activity_of
 from latentbench_leaderboard._columns import tokens_watched
 from latentbench_leaderboard._format import clip
+from latentbench_leaderboard._steering import SteeringBook, samples_by_latent
 from latentbench_leaderboard._subjects import Entry, Subject, items_of_kind
 from latentbench_leaderboard._texts import Place, Texts, read_texts, text_of
 from latentbench_leaderboard._values import as_list, real, whole
@@ -62,33 +65,40 @@ class _Latent:
     contexts: dict[Place, dict[str, Any]] = field(default_factory=dict)
     negatives: dict[Place, dict[str, Any]] = field(default_factory=dict)
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
 
 
-def latent_book(subject: Subject, local_texts: bool) -> LatentBook | None:
+def latent_book(
+    subject: Subject, local_texts: bool, steering: SteeringBook | None = None
+) -> LatentBook | None:
     """The latents of a dictionary from the items of its cells, None if no cell stored any.
 
     Args:
         subject: the dictionary.
         local_texts: whether to show texts from `texts.jsonl`.
+        steering: the dictionary's transcripts; latents that they steer have a place too.
 
     Raises:
         UserError: an item file is damaged.
     """
     latents: dict[int, _Latent] = {}
-    for entry in _entries(subject):
-        try:
+    try:
+        for entry in _entries(subject):
             _add_items(latents, entry, local_texts)
-        except StoreError as error:
-            raise UserError(str(error)) from error
+        activity = activity_of(subject)
+    except StoreError as error:
+        raise UserError(str(error)) from error
+    for number, samples in samples_by_latent(steering).items():
+        latents.setdefault(number, _Latent(number)).samples = samples
     if not latents:
         return None
     judges = sorted({judge for latent in latents.values() for judge in latent.verdicts})
     ordered = sorted(latents.values(), key=lambda latent: _order(latent, judges))
-    shown = [_shown(latent) for latent in ordered]
+    shown = [_shown(latent, activity) for latent in ordered]
     contexts = [context for one in shown for context in (*one["p"], *one["q"])]
     with_text = sum(context["w"] is not None for context in contexts)
     return LatentBook(
-        index=_index(ordered, shown, judges),
+        index=_index(ordered, shown, judges, activity),
         shards=[shown[start : start + _PER_SHARD] for start in range(0, len(shown), _PER_SHARD)],
         total=len(ordered),
         with_text=with_text,
@@ -153,7 +163,7 @@ def _score(latent: _Latent, judge: str) -> float | None:
     return real(latent.verdicts.get(judge, {}).get("score"))
 
 
-def _shown(latent: _Latent) -> dict[str, Any]:
+def _shown(latent: _Latent, activity: Activity | None) -> dict[str, Any]:
     strongest = sorted(
         latent.contexts.items(), key=lambda pair: (-(real(pair[1].get("activation")) or 0.0), str(pair[0]))
     )
@@ -165,12 +175,14 @@ def _shown(latent: _Latent) -> dict[str, Any]:
         "n": latent.number,
         "e": latent.events,
         "t": latent.classes,
+        "y": None if activity is None else activity.active.get(latent.number, 0),
         "k": sorted((k for k, kept in latent.kept.items() if kept), key=_threshold, reverse=True),
         "g": [token[:_TOKEN_CHARS] for token in latent.promotes[:_PROMOTED]],
         "v": [_verdict(judge, verdict) for judge, verdict in sorted(latent.verdicts.items())],
         "p": [_context(context, peak) for context in shown],
         "m": len(latent.contexts),
         "q": [_context(context, peak) for context in negatives[:_NEGATIVES_SHOWN]],
+        "z": latent.samples,
     }
 
 
@@ -223,12 +235,17 @@ def _activations(context: Mapping[str, Any]) -> list[float]:
     return [value if isinstance(value, (int, float)) else 0.0 for value in values]
 
 
-def _index(ordered: list[_Latent], shown: list[dict[str, Any]], judges: list[str]) -> dict[str, Any]:
+def _index(
+    ordered: list[_Latent], shown: list[dict[str, Any]], judges: list[str], activity: Activity | None
+) -> dict[str, Any]:
     scores = {judge: [_score(latent, judge) for latent in ordered] for judge in judges}
     return {
         "perShard": _PER_SHARD,
         "latent": [latent.number for latent in ordered],
         "events": [latent.events for latent in ordered],
+        "tokens": None if activity is None else activity.tokens,
+        "active": [one["y"] for one in shown],
+        "steered": [len(latent.samples) for latent in ordered],
         "kept": [one["k"] for one in shown],
         "word": [next((c["c"] for c in one["p"] if c["c"]), "") for one in shown],
         "judges": judges,

@@ -348,6 +348,33 @@ class TestLatents:
         expect(opened.page.locator("article.latent h2")).to_have_text(f"Latent {number}")
         site.close(opened)
 
+    def test_density_and_its_order(self, site: Site, latents: Opened) -> None:
+        page = latents.page
+        facts = page.locator("article.latent > p.sub:first-of-type")
+        before = facts.first.inner_text()
+        page.select_option("#latent-order", "density, most active first")
+        expect(facts.first).not_to_have_text(before)
+        expect(facts.first).to_contain_text("of 50,000 tokens")
+        shares = [float(text.split()[2]) for text in facts.all_inner_texts()]
+        assert shares == sorted(shares, reverse=True)
+        assert shares[0] > 0
+        site.close(latents)
+
+    def test_a_steered_latent_shows_what_it_wrote(self, site: Site, latents: Opened) -> None:
+        page = latents.page
+        page.select_option("#latent-show", "steered")
+        expect(page.locator("article.latent")).to_have_count(2)
+        steers = page.locator("article.latent").first.locator("details.steers")
+        assert steers.locator("li").first.is_hidden()
+        steers.locator("summary").click()
+        sample = steers.locator("li").first
+        expect(sample).to_contain_text("with 1 other, factor 1")
+        expect(sample.locator(".pair .said")).to_have_count(2)
+        expect(sample.locator(".pair .said").first).to_contain_text("my sister and her dog")
+        sample.locator("a").click()
+        expect(page.locator("section.concept:target")).to_be_visible()
+        site.close(latents)
+
     def test_marks_that_turn_text_around_are_spelt_out(self, site: Site, latents: Opened) -> None:
         page = latents.page
         texts = page.locator(".context").all_inner_texts()
@@ -365,8 +392,25 @@ class TestSteering:
         first = rows.first.locator("td")
         assert "my sister and her dog" in first.nth(1).inner_text()
         before = rows.locator("td:nth-child(3)").all_inner_texts()
-        page.locator("section.concept").first.locator("select").select_option("0.5")
+        page.locator("section.concept").first.get_by_label("Factor").select_option("0.5")
         assert rows.locator("td:nth-child(3)").all_inner_texts() != before
+        site.close(opened)
+
+    def test_every_method_has_its_texts_and_factors(self, site: Site) -> None:
+        opened = site.open(site.file("steering", "routesae"))
+        first = opened.page.locator("section.concept").first
+        rows = first.locator(".transcript tbody tr")
+        expect(rows).to_have_count(8)
+        before = rows.locator("td:nth-child(2)").all_inner_texts()
+        assert first.get_by_label("Factor").locator("option").all_inner_texts() == ["0.5", "1", "2"]
+        first.get_by_label("Method").select_option("Prompt")
+        expect(rows).to_have_count(8)
+        expect(rows.first.locator("td").nth(2)).to_contain_text("told to")
+        assert rows.locator("td:nth-child(2)").all_inner_texts() == before
+        assert first.get_by_label("Factor").locator("option").all_inner_texts() == ["1"]
+        rates = first.locator(".rates tbody th")
+        assert rates.all_inner_texts()[2] == "Prompt: success, test prompts"
+        expect(opened.page.locator("section.concept").nth(1).get_by_label("Method")).to_have_count(0)
         site.close(opened)
 
     def test_concepts_load_when_they_are_opened(self, site: Site) -> None:

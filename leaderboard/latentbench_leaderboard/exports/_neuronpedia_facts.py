@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from latentbench.errors import StoreError, UserError
-from latentbench_leaderboard._columns import tokens_watched
+from latentbench_leaderboard._activity import activity_of
 from latentbench_leaderboard._subjects import Entry, Subject, items_of_kind, judge_label
 from latentbench_leaderboard._texts import Texts, read_texts, text_of
 from latentbench_leaderboard._values import as_list, real, whole
@@ -242,22 +242,14 @@ def _ok(subject: Subject) -> Iterator[Entry]:
 
 
 def _count(subject: Subject, collector: _Collector) -> None:
-    """Tokens on which each latent is active, from the `core` cell with most tokens that has its items."""
-    cells = [entry for entry in _ok(subject) if entry.task == "core"]
-    for entry in sorted(cells, key=lambda entry: -(tokens_watched(entry) or 0)):
-        items = items_of_kind(entry.measured, "core")
-        tokens = sum(item["tokens"] for item in items if isinstance(item.get("tokens"), int))
-        if tokens <= 0:
-            continue
-        collector.facts.tokens = tokens
-        for item in items:
-            for number, active in zip(
-                as_list(item.get("latents")), as_list(item.get("active")), strict=False
-            ):
-                latent = collector.latent(number) if isinstance(active, int) and active > 0 else None
-                if latent is not None:
-                    latent.active += active
+    activity = activity_of(subject)
+    if activity is None:
         return
+    collector.facts.tokens = activity.tokens
+    for number, active in activity.active.items():
+        latent = collector.latent(number)
+        if latent is not None:
+            latent.active = active
 
 
 def _read(context: Mapping[str, Any], excerpt: object) -> Context | str:

@@ -4,7 +4,7 @@
   const { load, element: el, isolate, failure } = window.latentbench;
   const byId = (id) => document.getElementById(id);
   const list = byId("latents");
-  const { name, root } = list.dataset;
+  const { name, root, steering } = list.dataset;
   const PER_PAGE = 10;
   let index = null, chosen = [], page = 0, drawing = 0;
 
@@ -38,9 +38,31 @@
     return el("span", "verdict", isolate(one.j), " ", score, one.r ? el("span", "sub", " ", isolate(one.r)) : null);
   }
 
+  function density(active) {
+    const share = active === 0 ? "none" : `${Number((100 * active / index.tokens).toPrecision(2))} %`;
+    return `active on ${share} of ${index.tokens.toLocaleString("en")} tokens`;
+  }
+
+  function sample(one) {
+    const link = el("a", "", isolate(one.c));
+    link.href = `${steering}#${one.a}`;
+    const others = one.l === 1 ? "alone" : `with ${one.l - 1} other${one.l === 2 ? "" : "s"}`;
+    const said = (title, text) => {
+      const paragraph = el("p", "said", el("span", "prompt", visible(one.h)), text ? visible(text) : el("i", "", "(nothing)"));
+      paragraph.dir = "auto";
+      return el("div", "", el("p", "sub", title), paragraph);
+    };
+    return el(
+      "li", "",
+      el("p", "", link, el("span", "sub", ` · ${one.m}, ${others}, factor ${one.f} · `), el("b", one.s ? "yes" : "no", one.s ? "✓ success" : "✗ no success")),
+      el("div", "pair", said("Unsteered", one.b), said("Steered", one.w)),
+    );
+  }
+
   function card(latent) {
     const article = el("article", "latent");
     const facts = [
+      latent.y === null ? "" : density(latent.y),
       latent.e === null ? "" : `${latent.e.toLocaleString("en")} token${latent.e === 1 ? "" : "s"} above the lowest threshold`,
       latent.t === null ? "" : `${latent.t} token class${latent.t === 1 ? "" : "es"}`,
       latent.k.length ? `kept at ${latent.k.join(", ")}` : "",
@@ -54,10 +76,14 @@
     }
     if (latent.v.length) article.append(el("p", "verdicts", ...latent.v.map(verdict)));
     if (latent.p.length) article.append(contexts(latent.p));
-    else article.append(el("p", "sub", "no contexts stored"));
+    else if (!latent.z.length) article.append(el("p", "sub", "no contexts stored"));
     if (latent.m > latent.p.length) article.append(el("p", "sub", `the strongest ${latent.p.length} of ${latent.m} contexts`));
     if (latent.q.length) {
       article.append(el("details", "", el("summary", "", "Texts without this latent, as the judge saw them"), contexts(latent.q)));
+    }
+    if (latent.z.length) {
+      const count = `What steering by it wrote, for ${latent.z.length} concept${latent.z.length === 1 ? "" : "s"}`;
+      article.append(el("details", "steers", el("summary", "", count), el("ol", "contexts", ...latent.z.map(sample))));
     }
     return article;
   }
@@ -86,6 +112,7 @@
   const orders = () => [
     ...index.judges.map((judge, j) => [`score by ${judge}`, (i) => index.scores[j][i], -1]),
     ["tokens above the lowest threshold", (i) => index.events[i], -1],
+    ...(index.tokens === null ? [] : [["density, most active first", (i) => index.active[i], -1], ["density, least active first", (i) => index.active[i], 1]]),
     ["number", (i) => index.latent[i], 1],
   ];
 
@@ -93,6 +120,7 @@
     ["all", () => true],
     ...[...new Set(index.kept.flat())].sort((a, b) => b - a).map((at) => [`kept at ${at}`, (i) => index.kept[i].includes(at)]),
     ...(index.judges.length ? [["judged", (i) => index.scores.some((score) => score[i] !== null)]] : []),
+    ...(index.steered.some(Boolean) ? [["steered", (i) => index.steered[i] > 0]] : []),
   ];
 
   function choose() {

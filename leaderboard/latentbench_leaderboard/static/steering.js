@@ -9,7 +9,7 @@
     return paragraph;
   }
 
-  function verdict([, , , concept, fluency, success, status]) {
+  function verdict([, , , , concept, fluency, success, status]) {
     const parts = [
       concept === null ? "" : ` · concept ${concept.toFixed(2)}`,
       fluency === null ? "" : ` · fluency ${fluency.toFixed(2)}`,
@@ -18,26 +18,40 @@
     return el("p", "sub", el("b", success ? "yes" : "no", success ? "✓ success" : "✗ no success"), ...parts);
   }
 
-  function rows(shard, factor, body) {
-    body.replaceChildren(...shard.rows.filter((row) => row[1] === factor).map((row) => {
+  function rows(shard, method, factor, body) {
+    body.replaceChildren(...shard.rows.filter((row) => row[1] === method && row[2] === factor).map((row) => {
       const prompt = shard.prompts[row[0]];
       const half = el("td", "half", el("span", "flag", prompt.half));
-      return el("tr", "", half, el("td", "", text(prompt.prompt, prompt.plain)), el("td", "", text(prompt.prompt, row[2]), verdict(row)));
+      return el("tr", "", half, el("td", "", text(prompt.prompt, prompt.plain)), el("td", "", text(prompt.prompt, row[3]), verdict(row)));
     }));
   }
 
+  const choice = (title, names) => {
+    const picker = el("select", "", ...names.map((name) => el("option", "", name)));
+    return [picker, el("label", "", `${title} `, picker)];
+  };
+
   function table(place, shard) {
-    const factors = place.dataset.factors.split(" ");
     const body = el("tbody", "");
     const heads = ["Prompt half", "Unsteered", "Steered"].map((title) => el("th", "", title));
     for (const th of heads) th.scope = "col";
-    const picker = el("select", "", ...factors.map((factor) => el("option", "", factor)));
-    picker.addEventListener("input", () => rows(shard, picker.selectedIndex, body));
-    picker.selectedIndex = Math.floor((factors.length - 1) / 2);
-    rows(shard, picker.selectedIndex, body);
+    const [methods, methodLabel] = choice("Method", shard.methods);
+    const [factors, factorLabel] = choice("Factor", []);
+    let used = [];
+    const draw = () => rows(shard, methods.selectedIndex, used[factors.selectedIndex], body);
+    const offer = () => {
+      const asked = used[factors.selectedIndex];
+      used = shard.factors.map((_, i) => i).filter((i) => shard.rows.some((row) => row[1] === methods.selectedIndex && row[2] === i));
+      factors.replaceChildren(...used.map((i) => el("option", "", shard.factors[i])));
+      factors.selectedIndex = used.includes(asked) ? used.indexOf(asked) : Math.floor((used.length - 1) / 2);
+      draw();
+    };
+    methods.addEventListener("input", offer);
+    factors.addEventListener("input", draw);
+    offer();
     const made = el("table", "plain transcript", el("thead", "", el("tr", "", ...heads)), body);
     made.setAttribute("aria-label", `Texts for ${place.dataset.concept}`);
-    return [el("p", "tools", el("label", "", "Factor ", picker)), made];
+    return [el("p", "tools", shard.methods.length > 1 ? methodLabel : null, factorLabel), made];
   }
 
   function prepare(place) {

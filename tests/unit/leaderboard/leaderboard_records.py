@@ -158,7 +158,7 @@ def write_results(path: Path, latents: int = 45) -> ResultsFolder:
         _interpretability(results, made, rng, stored, EMBED)
         if made.name in ("TopK at resid_post.21", "RouteSAE"):
             _interpretability(results, made, rng, stored, RUBRIC)
-        _steering(results, made, rng)
+        _steering(results, made, rng, [item["latent"] for item in stored[:2]])
     with _folder(results, cell_of(DICTIONARIES[0], "core", {"budget_tokens": BUDGET}, seed=7)):
         pass  # started, never finished
     return results
@@ -295,7 +295,11 @@ def _core(results: ResultsFolder, made: Made, rng: np.random.Generator) -> None:
         metric("kl", 0.9 - q, 0.03, "nats/token", "lower", headline=False),
     ]
     cell = cell_of(made, "core", {"budget_tokens": BUDGET})
-    finish(results, record_of(made, cell, metrics, counts={"tokens": BUDGET, "documents": 410}), [])
+    numbers = list(range(2304))
+    active = [7 * number % 4096 for number in numbers]
+    items = [{"kind": "core", "id": "d0", "tokens": BUDGET, "latents": numbers, "active": active}]
+    counts = {"tokens": BUDGET, "documents": 410}
+    finish(results, record_of(made, cell, metrics, counts=counts), items if made.name == "RouteSAE" else [])
 
 
 def _feature_count(
@@ -433,8 +437,9 @@ def _judgement(made: Made, latent: int, rng: np.random.Generator) -> dict[str, A
     }
 
 
-def _steering(results: ResultsFolder, made: Made, rng: np.random.Generator) -> None:
-    cell = cell_of(made, "steering", {"factors": [0.5, 1.0, 2.0]})
+def _steering(results: ResultsFolder, made: Made, rng: np.random.Generator, steered: list[int]) -> None:
+    config = {"factors": [0.5, 1.0, 2.0], "methods": ["contrast", "prompt"]}
+    cell = cell_of(made, "steering", config)
     if made.name == "Random routing":
         error = ErrorRecord(type="AdapterError", message=f"the router gave no layer for 3 prompts {HOSTILE}")
         finish(results, record_of(made, cell, [], error=error), [])
@@ -450,10 +455,16 @@ def _steering(results: ResultsFolder, made: Made, rng: np.random.Generator) -> N
         unit="share",
         points=[CurvePoint(x=float(x), value=0.1 * x, low=0.05 * x, high=0.2 * x) for x in range(3)],
     )
-    finish(results, record_of(made, cell, metrics, [curve]), list(_generations(made, rng)))
+    texts = list(_generations(made, rng, steered))
+    told = [
+        {**text, "id": f"told/{text['id']}", "method": "prompt", "dictionary_latents": [], "text": " told to"}
+        for text in texts
+        if text["factor"] == 1.0 and text["concept"] == min(CONCEPTS)
+    ]
+    finish(results, record_of(made, cell, metrics, [curve]), [*texts, *told])
 
 
-def _generations(made: Made, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+def _generations(made: Made, rng: np.random.Generator, steered: list[int]) -> Iterator[dict[str, Any]]:
     for concept in CONCEPTS:
         for prompt in range(8):
             for factor in (0.5, 1.0, 2.0):
@@ -465,7 +476,8 @@ def _generations(made: Made, rng: np.random.Generator) -> Iterator[dict[str, Any
                     "id": f"{concept}/{prompt}/{factor}",
                     "concept": concept,
                     "direction": "latent",
-                    "dictionary_latents": [3, 17],
+                    "dictionary_latents": steered,
+                    "method": "contrast",
                     "factor": factor,
                     "split": "select" if prompt % 2 else "test",
                     "prompt_id": prompt,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from latentbench.errors import UserError
 from latentbench.store import ResultsFolder
 from latentbench_leaderboard._latents import CONTEXTS_SHOWN, LatentBook, latent_book
 from latentbench_leaderboard._shards import script_json, shard_text
-from latentbench_leaderboard._steering import SteeringBook, steering_book
+from latentbench_leaderboard._steering import (
+    SAMPLES_PER_LATENT,
+    SteeringBook,
+    samples_by_latent,
+    steering_book,
+)
 from latentbench_leaderboard._subjects import load_subjects
 
 MADE = Made("one", "topk", ["resid_post.21"], 64.0, 0.5)
@@ -200,6 +206,35 @@ class TestLatents:
         assert book.total == 1
         assert [verdict["j"] for verdict in book.shards[0][0]["v"]] == ["embed (all-MiniLM-L6-v2)", "other"]
 
+    def test_density_is_counted_by_the_core_cell_with_most_tokens(self, tmp_path: Path) -> None:
+        results = ResultsFolder.create(tmp_path)
+        cell = cell_of(MADE, "interpretability", {}, EMBED)
+        finish(results, record_of(MADE, cell, [metric("score", 0.5, 0.1)]), [latent(7, []), latent(8, [])])
+        for budget, share in ((100, 1), (1000, 4)):
+            core = cell_of(MADE, "core", {"budget_tokens": budget})
+            items = [
+                {
+                    "kind": "core",
+                    "id": f"d{n}",
+                    "tokens": budget // 2,
+                    "latents": [7, 3],
+                    "active": [share, 2],
+                }
+                for n in range(2)
+            ]
+            record = record_of(MADE, core, [metric("l0", 64.0, 0.1)], counts={"tokens": budget})
+            finish(results, record, items)
+        book = latent_book(load_subjects(tmp_path)[0][0], True)
+        assert book is not None
+        assert book.index["tokens"] == 1000
+        assert dict(zip(book.index["latent"], book.index["active"], strict=True)) == {7: 8, 8: 0}
+        assert {one["n"]: one["y"] for one in book.shards[0]} == {7: 8, 8: 0}
+
+    def test_without_core_items_no_density_is_claimed(self, tmp_path: Path) -> None:
+        book = book_of(tmp_path, [latent(7, [])])
+        assert book.index["tokens"] is None
+        assert book.shards[0][0]["y"] is None
+
     def test_items_with_odd_fields_do_no_harm(self, tmp_path: Path) -> None:
         items = [
             latent(7, [{"document": 3, "excerpt": {"tokens": "no list"}}], events="many", kept=[1]),
@@ -228,8 +263,10 @@ def generation(prompt: int, factor: float, success: bool, **more: Any) -> dict[s
     }
 
 
-def steering_of(path: Path, items: list[dict[str, Any]]) -> SteeringBook | None:
-    cell = cell_of(MADE, "steering", {})
+def steering_of(
+    path: Path, items: list[dict[str, Any]], methods: Sequence[str] = ("contrast",)
+) -> SteeringBook | None:
+    cell = cell_of(MADE, "steering", {"methods": list(methods)})
     finish(ResultsFolder.create(path), record_of(MADE, cell, [metric("success", 0.5, 0.1)]), items)
     return steering_book(load_subjects(path)[0][0])
 
@@ -241,23 +278,49 @@ class TestSteering:
         assert book is not None
         (concept,) = book.concepts
         assert concept.factors == ("1", "2")
-        assert [rate.text for rate in concept.test] == ["4/8", "0/8"]
-        assert [rate.text for rate in concept.select] == ["2/4", "0/4"]
-        assert concept.test[0].interval == "22\N{EN DASH}78 %"  # Wilson, 4 of 8
-        assert [rate.step for rate in concept.test] == [3, 0]
+        (method,) = concept.methods
+        assert method.method == "Contrast"
+        assert [rate.text for rate in method.test] == ["4/8", "0/8"]
+        assert [rate.text for rate in method.select] == ["2/4", "0/4"]
+        assert method.test[0].interval == "22\N{EN DASH}78 %"  # Wilson, 4 of 8
+        assert [rate.step for rate in method.test] == [3, 0]
 
     def test_texts_that_share_a_prompt_have_no_interval(self, tmp_path: Path) -> None:
         items = [generation(p, 1.0, True, sample=s) for p in range(4) for s in range(2)]
         book = steering_of(tmp_path, items)
         assert book is not None
-        assert book.concepts[0].test[0].text == "8/8"
-        assert book.concepts[0].test[0].interval == ""
+        assert book.concepts[0].methods[0].test[0].text == "8/8"
+        assert book.concepts[0].methods[0].test[0].interval == ""
 
-    def test_other_methods_are_not_mixed_in(self, tmp_path: Path) -> None:
-        items = [generation(0, 1.0, True), generation(1, 1.0, False, method="random_direction")]
-        book = steering_of(tmp_path, items)
+    def test_methods_are_kept_apart_in_the_order_of_the_suite(self, tmp_path: Path) -> None:
+        items = [
+            generation(0, 1.0, True, id="a", method="prompt", dictionary_latents=[]),
+            *(generation(0, f, f > 1, id=f"b{f}", method="contrast") for f in (1.0, 2.0)),
+        ]
+        book = steering_of(tmp_path, items, ["contrast", "prompt"])
         assert book is not None
-        assert book.total == 1
+        assert book.total == 3
+        (concept,) = book.concepts
+        assert [(one.method, one.latents) for one in concept.methods] == [("Contrast", (3,)), ("Prompt", ())]
+        assert [[rate.text for rate in one.test] for one in concept.methods] == [
+            ["0/1", "1/1"],
+            ["1/1", "\N{EM DASH}"],
+        ]
+        assert concept.shard["methods"] == ["Contrast", "Prompt"]
+        assert [row[:3] for row in concept.shard["rows"]] == [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
+
+    def test_a_method_without_texts_for_a_concept_is_named_with_it(self, tmp_path: Path) -> None:
+        empty = {
+            "kind": "choice",
+            "id": "c",
+            "concept": "sport",
+            "method": "spread",
+            "latents": [],
+            "reason": "no latent",
+        }
+        book = steering_of(tmp_path, [generation(0, 1.0, True), empty], ["contrast", "spread"])
+        assert book is not None
+        assert book.unscored == (("Sport, Spread", "no latent"),)
 
     def test_rows_point_at_their_prompts(self, tmp_path: Path) -> None:
         book = steering_of(tmp_path, [generation(p, f, False) for p in (9, 2) for f in (1.0, 2.0)])
@@ -276,6 +339,49 @@ class TestSteering:
             ("Food", "no usable latent"),
             ("Law", "text classifier too weak (held-out AUROC 0.61)"),
         )
+
+    def test_a_latent_shows_the_first_test_prompt_at_the_middle_factor(self, tmp_path: Path) -> None:
+        items = [
+            generation(p, f, f == 2.0, text=f"{p} at {f:g}", dictionary_latents=[3, 9])
+            for p in (9, 4, 2)
+            for f in (4.0, 2.0, 1.0)
+        ]
+        found = samples_by_latent(steering_of(tmp_path, items))
+        assert set(found) == {3, 9}
+        (sample,) = found[3]
+        assert sample == {
+            "c": "Sport",
+            "a": "c0",
+            "m": "Contrast",
+            "l": 2,
+            "f": "2",
+            "h": "prompt 2",
+            "b": "plain",
+            "w": "2 at 2",
+            "s": True,
+        }
+
+    def test_a_latent_that_two_methods_steer_for_a_concept_shows_the_first(self, tmp_path: Path) -> None:
+        items = [
+            generation(0, 1.0, False, id=method, method=method, text=method)
+            for method in ("spread", "contrast")
+        ]
+        (sample,) = samples_by_latent(steering_of(tmp_path, items, ["contrast", "spread"]))[3]
+        assert (sample["m"], sample["w"]) == ("Contrast", "contrast")
+
+    def test_samples_of_a_latent_are_capped(self, tmp_path: Path) -> None:
+        items = [generation(0, 1.0, False, id=str(n), concept=f"concept {n}") for n in range(9)]
+        assert len(samples_by_latent(steering_of(tmp_path, items))[3]) == SAMPLES_PER_LATENT
+
+    def test_a_steered_latent_has_a_place_among_the_latents(self, tmp_path: Path) -> None:
+        book = steering_of(tmp_path, [generation(0, 1.0, True)])
+        subject = load_subjects(tmp_path)[0][0]
+        assert latent_book(subject, True) is None
+        latents = latent_book(subject, True, book)
+        assert latents is not None
+        assert latents.index["latent"] == [3]
+        assert latents.index["steered"] == [1]
+        assert latents.shards[0][0]["z"][0]["w"] == "steered"
 
     def test_a_dictionary_without_texts_has_no_page(self, tmp_path: Path) -> None:
         assert steering_of(tmp_path, []) is None
