@@ -174,6 +174,9 @@ class _Site:
         records = [entry.record for subject in self.subjects for entry in subject.entries]
         return {
             "title": self.options.title,
+            "models": [lm_label(group[0].lm) for _, group in by_model(self.subjects)],
+            "dictionaries": len(self.subjects),
+            "latents": sum(book.total for book in self.latents.values()),
             "site_version": SITE_VERSION,
             "target_l0": [target.l0 for target in self.targets],
             "tolerance": self.options.tolerance,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from latentbench.errors import UserError
 
-__all__ = ["MARKER", "Written", "check_target", "write_site"]
+__all__ = ["MARKER", "Written", "check_target", "site_marker", "write_site"]
 
 MARKER = "site.json"
 _MADE_BY = "latentbench leaderboard build"
@@ -112,12 +112,19 @@ def _beside(target: Path, what: str) -> Path:
     return path
 
 
-def _listed(target: Path) -> set[str] | None:
+def site_marker(target: Path) -> dict[str, Any] | None:
+    """What the marker of a site says of it; nothing if the folder is no site of ours."""
     try:
         marker = json.loads((target / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(marker, dict) or marker.get("made_by") != _MADE_BY:
+    ours = isinstance(marker, dict) and marker.get("made_by") == _MADE_BY
+    return marker if ours else None
+
+
+def _listed(target: Path) -> set[str] | None:
+    marker = site_marker(target)
+    if marker is None:
         return None
     files = marker.get("files")
     return {str(name) for name in files} if isinstance(files, list) else set()

@@ -84,3 +84,19 @@ def build(
             "The pages hold texts that are not for publication; build with --public for a site to publish."
         )
     click.echo(f"Open {report.index.resolve()}")
+
+
+@leaderboard.command()
+@click.argument("sites", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--title", default="latentbench", show_default=True, help="Title of the page.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+def front(*, sites: Path, title: str, as_json: bool) -> None:
+    """Write the page before several sites, index.html in the folder SITES that they were built into."""
+    from latentbench_leaderboard._front import write_front
+
+    report = write_front(sites, title)
+    if as_json:
+        click.echo(json.dumps({"index": str(report.index), "sites": report.sites}, indent=2))
+        return
+    click.echo(f"{len(report.sites)} sites: {', '.join(report.sites)}")
+    click.echo(f"Open {report.index.resolve()}")

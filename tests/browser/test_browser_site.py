@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser_pages import CONTRAST, Opened, Site, focus_is_visible
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
+
+from latentbench_leaderboard._front import write_front
 
 pytestmark = pytest.mark.browser
 
@@ -487,3 +489,21 @@ class TestCompare:
         expect(board.page.locator("[name=a] option:checked")).to_have_text("Random routing")
         expect(board.page.locator("table.compared")).to_be_visible()
         site.close(board)
+
+
+def test_the_page_before_several_sites(folder: Path, browser: Browser, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "first")
+    shutil.copytree(folder, tmp_path / "second")
+    write_front(tmp_path, "Boards")
+    sites = Site(tmp_path, browser)
+    for width, scheme in ((390, "dark"), (1440, "light")):
+        opened = sites.open("index.html", width, scheme)
+        page = opened.page
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        found = Axe().run(page, options={"preload": False}).response["violations"]
+        assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+        assert page.evaluate(CONTRAST)["faint"] == []
+        page.locator(".boards a").nth(1).click()
+        expect(page).to_have_url((tmp_path / "second" / "index.html").as_uri())
+        expect(page.locator("table.scores tbody.ranked tr").first).to_be_visible()
+        sites.close(opened)
