@@ -35,7 +35,7 @@ from latentbench_leaderboard._units import DRAWS, UnitBook
 
 __all__ = ["SITE_VERSION", "BuildOptions", "SiteReport", "build_site"]
 
-SITE_VERSION = "3"
+SITE_VERSION = "4"
 """Raised whenever the same records give other pages."""
 
 

@@ -28,10 +28,12 @@ class TaskCard:
     """What it measures."""
     version: str = ""
     """Version of the task."""
+    law: str = ""
+    """What holds for all its numbers, whatever is measured."""
     installed: bool = False
     """Whether there was a card to read."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The card's table of each metric: title, unit, definition, chance."""
+    """The card's table of each metric: title, unit, definition, law, chance."""
 
     def metric_title(self, name: str) -> str:
         """Title of a metric, or a readable form of its name."""
@@ -39,7 +41,7 @@ class TaskCard:
         return clip(title) if isinstance(title, str) and title else humanise(name)
 
     def metric_text(self, name: str, key: str) -> str:
-        """A text of the metric's table ("definition", "chance"), empty if it is not there."""
+        """A text of the metric's table ("definition", "law", "chance"), empty if it is not there."""
         value = self.metrics.get(name, {}).get(key)
         return "" if value is None else clip(str(value), _LONG)
 
@@ -66,6 +68,7 @@ def task_card(name: str) -> TaskCard:
         clip(str(raw.get("title") or bare.title)),
         clip(str(raw.get("summary", "")), _LONG),
         str(raw.get("version", "")),
+        clip(str(raw.get("law", "")), _LONG),
         True,
         {str(key): table for key, table in metrics.items() if isinstance(table, dict)},
     )

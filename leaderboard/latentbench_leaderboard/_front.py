@@ -25,7 +25,7 @@ _SHOWN = frozenset({"title", "models", "dictionaries", "latents", "records", "ne
 class FrontReport(NamedTuple):
     """What was written."""
 
-    index: Path
+    path: Path
     """The page."""
     sites: list[str]
     """Folders of the sites it links, in its order."""

@@ -44,6 +44,8 @@ class MetricMeaning:
     """What its interval resamples."""
     methods: tuple[str, ...]
     """How its intervals were made."""
+    law: str = ""
+    """What holds for it whatever is measured, if the card says so."""
     id: str = ""
     """Anchor on the page."""
     validity: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -62,6 +64,8 @@ class TaskMeaning:
     """Title."""
     summary: str
     """Summary of its card."""
+    law: str
+    """What holds for all its numbers, whatever is measured."""
     versions: tuple[str, ...]
     """Versions among the records."""
     metrics: tuple[MetricMeaning, ...]
@@ -145,6 +149,7 @@ def _meaning(
                     chance=card.metric_text(metric.name, "chance"),
                     resampling_unit=clip(metric.resampling_unit, 40),
                     methods=(),
+                    law=card.metric_text(metric.name, "law"),
                     id=metric_id(name, metric.name),
                     validity=tuple(validity.get((name, metric.name), ())),
                     errata=tuple(one for one in errata if f"{name}.{metric.name}" in one.metrics),
@@ -154,6 +159,7 @@ def _meaning(
         name=name,
         title=card.title,
         summary=card.summary,
+        law=card.law,
         versions=tuple(
             sorted({clip(str(record.cell.task.get("version", "unknown")), 20) for record in records})
         ),

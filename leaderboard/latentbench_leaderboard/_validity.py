@@ -1,4 +1,7 @@
-"""What the records themselves say of a metric: whether it tells dictionaries from controls, recipes from seeds."""
+"""What the records say of a metric's worth: whether it tells dictionaries from controls and recipes from seeds.
+
+Beside that stands how its judge does where the truth is known.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,12 @@ def validity_of(column: Column, subjects: Sequence[Subject]) -> list[str]:
         and pick.metric is not None
         and pick.metric.value is not None
     }
-    said = [_controls(subjects, values), _seeds(subjects, values), _noise(column, values)]
+    said = [
+        _controls(subjects, values),
+        _seeds(subjects, values),
+        _noise(column, values),
+        _judge(column),
+    ]
     return [text for text in said if text]
 
 
@@ -71,6 +79,11 @@ def _noise(column: Column, values: dict[str, float]) -> str:
         if key in values and pick.metric is not None and pick.metric.interval is not None
     ]
     return f"Half an interval is {plain(statistics.median(halves))} in the middle row." if halves else ""
+
+
+def _judge(column: Column) -> str:
+    """How the judge does on anchors, whose right verdicts are known."""
+    return f"Judge, where the right verdict is known: {column.calibration}." if column.calibration else ""
 
 
 def _range(values: Sequence[float]) -> str:

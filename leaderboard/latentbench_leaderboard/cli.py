@@ -96,7 +96,7 @@ def front(*, sites: Path, title: str, as_json: bool) -> None:
 
     report = write_front(sites, title)
     if as_json:
-        click.echo(json.dumps({"index": str(report.index), "sites": report.sites}, indent=2))
+        click.echo(json.dumps({"path": str(report.path), "sites": report.sites}, indent=2))
         return
     click.echo(f"{len(report.sites)} sites: {', '.join(report.sites)}")
-    click.echo(f"Open {report.index.resolve()}")
+    click.echo(f"Open {report.path.resolve()}")

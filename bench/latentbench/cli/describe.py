@@ -77,6 +77,8 @@ def _echo_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> None:
         headline = " [headline]" if metric.get("headline") else ""
         click.echo(f"  {name}: {metric.get('title', name)} ({metric.get('unit', '')}{better}){headline}")
         _echo_wrapped(str(metric.get("definition", "")), 6)
+        if metric.get("law"):
+            _echo_wrapped(f"Law: {metric['law']}", 6)
         if metric.get("chance"):
             _echo_wrapped(f"By chance: {metric['chance']}", 6)
 

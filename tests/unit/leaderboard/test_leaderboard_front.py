@@ -33,7 +33,7 @@ def retitle(site: Path, **values: str) -> None:
 
 def test_it_links_every_site_and_says_what_it_holds(folder: Path) -> None:
     report = write_front(folder, "Our boards")
-    text = report.index.read_text()
+    text = report.path.read_text()
     about = json.loads((folder / "b" / "site.json").read_text())
     assert report.sites == ["a", "b"]
     assert "<h1><bdi>Our boards</bdi></h1>" in text
@@ -48,8 +48,8 @@ def test_it_links_every_site_and_says_what_it_holds(folder: Path) -> None:
 
 
 def test_it_replaces_itself_and_nothing_else(folder: Path) -> None:
-    first = write_front(folder, "Our boards").index.read_bytes()
-    assert write_front(folder, "Our boards").index.read_bytes() == first
+    first = write_front(folder, "Our boards").path.read_bytes()
+    assert write_front(folder, "Our boards").path.read_bytes() == first
     shutil.rmtree(folder / "a")
     assert write_front(folder, "Our boards").sites == ["b"]
     (folder / "index.html").write_text("<p>Mine.")
@@ -75,6 +75,6 @@ def test_a_site_of_an_older_version_is_named(folder: Path) -> None:
 
 def test_command(folder: Path) -> None:
     ran = CliRunner().invoke(leaderboard, ["front", str(folder), "--title", "Ours", "--json"])
-    assert json.loads(ran.output) == {"index": str(folder / "index.html"), "sites": ["a", "b"]}
+    assert json.loads(ran.output) == {"path": str(folder / "index.html"), "sites": ["a", "b"]}
     ran = CliRunner().invoke(leaderboard, ["front", str(folder)])
     assert "2 sites: a, b" in ran.output
