@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latentbench.stats import mean, paired, ratio, wilson
+from latentbench.stats import Units, mean, paired, ratio, wilson
 from latentbench.store import Metric
 
-__all__ = ["recompute", "summarise"]
+__all__ = ["recompute", "summarise", "units"]
 
 Answers = Mapping[tuple[str, str], Mapping[str, Any]]
 """Answers of one condition by task and item."""
@@ -43,6 +44,35 @@ _SCORES = {
 }
 
 
+@dataclass(frozen=True)
+class _Row:
+    """What one metric is made of."""
+
+    name: str
+    """Name of the metric."""
+    score: _Score
+    """Which number of an answer."""
+    values: Values
+    """The number in its condition, or the level of chance."""
+    kind: Literal["level", "chance", "change"] = "level"
+    """The number itself, that of a guess, or the difference to the plain model."""
+    plain: Values = field(default_factory=dict)
+    """The number of the plain model, of a change."""
+    headline: bool = False
+
+    @property
+    def paired(self) -> list[tuple[str, str]]:
+        """The items of a change that both conditions answered."""
+        return [place for place in self.plain if place in self.values]
+
+    @property
+    def shared(self) -> Values:
+        """What the metric is the mean of, by item."""
+        if self.kind != "change":
+            return self.values
+        return {place: self.values[place] - self.plain[place] for place in self.paired}
+
+
 def summarise(
     items: Sequence[dict[str, Any]], rng: np.random.Generator
 ) -> tuple[list[Metric], list[Any], dict[str, int]]:
@@ -54,22 +84,14 @@ def summarise(
     """
     answers = _by_condition(items)
     plain = answers.get("plain", {})
-    tasks = sorted({task for task, _ in plain})
-    metrics: list[Metric] = []
-    for name, score in _SCORES.items():
-        rows = {condition: _values(found, score) for condition, found in answers.items()}
-        steered = _steered(rows)
-        pooled = {"plain": rows.get("plain", {}), "spliced": rows.get("spliced", {})}
-        pooled |= {condition: _mean(by_concept) for condition, by_concept in steered.items()}
-        if not pooled["plain"] and name != "acc":
-            continue
-        metrics += _levels(name, score, pooled, tasks, plain)
-        metrics += _changes(name, score, pooled, tasks, rng)
-        for condition, by_concept in steered.items():
-            for concept, values in by_concept.items():
-                title = f"{name}_change_{condition}_{concept}"
-                metrics.append(_change(title, score, values, pooled["plain"], rng))
+    make: dict[str, Callable[[_Row], Metric]] = {
+        "level": _level,
+        "chance": _chance,
+        "change": partial(_change, rng=rng),
+    }
+    metrics = [make[row.kind](row) for row in _rows(answers)]
     choices = [item for item in items if item["kind"] == "choice"]
+    tasks = sorted({task for task, _ in plain})
     counts = {"items": len(plain), "tasks": len(tasks)}
     counts |= {f"items of {task}": sum(place[0] == task for place in plain) for task in tasks}
     counts["unscored answers"] = sum(
@@ -78,6 +100,27 @@ def summarise(
     counts["concepts"] = len(choices)
     counts["concepts without a latent"] = sum(not item["latents"] for item in choices)
     return metrics, [], counts
+
+
+def units(
+    items: Sequence[dict[str, Any]], _judgements: Sequence[dict[str, Any]], _config: Mapping[str, Any]
+) -> Units | None:
+    """All metrics, which are means over items; None without an answer of the plain model.
+
+    The units are the items that the plain model was asked; one that a metric has no number for counts not in it.
+    """
+    answers = _by_condition(items)
+    rows = list(_rows(answers))
+    places = {place: unit for unit, place in enumerate(answers.get("plain", {}))}
+    if not places:
+        return None
+    sums = np.zeros((len(places), 2 * len(rows)))
+    for column, row in enumerate(rows):
+        for place, value in row.shared.items():
+            if place in places:
+                sums[places[place], 2 * column : 2 * column + 2] = [value, 1.0]
+    names = tuple(f"{task}/{item}" for task, item in places)
+    return Units(names, sums, {row.name: ratio(2 * i, 2 * i + 1) for i, row in enumerate(rows)})
 
 
 def recompute(
@@ -136,38 +179,70 @@ def _of(values: Values, task: str) -> dict[tuple[str, str], float]:
     return {place: value for place, value in values.items() if place[0] == task}
 
 
+def _rows(answers: Mapping[str, Answers]) -> Iterator[_Row]:
+    """What every metric is made of, in their order."""
+    plain = answers.get("plain", {})
+    tasks = sorted({task for task, _ in plain})
+    for name, score in _SCORES.items():
+        rows = {condition: _values(found, score) for condition, found in answers.items()}
+        steered = _steered(rows)
+        pooled = {"plain": rows.get("plain", {}), "spliced": rows.get("spliced", {})}
+        pooled |= {condition: _mean(by_concept) for condition, by_concept in steered.items()}
+        if not pooled["plain"] and name != "acc":
+            continue
+        yield from _levels(name, score, pooled, tasks, plain)
+        yield from _changes(name, score, pooled, tasks)
+        for condition, by_concept in steered.items():
+            for concept, values in by_concept.items():
+                title = f"{name}_change_{condition}_{concept}"
+                yield _Row(title, score, values, "change", pooled["plain"])
+
+
 def _levels(
     name: str, score: _Score, rows: Mapping[str, Values], tasks: Sequence[str], plain: Answers
-) -> list[Metric]:
+) -> Iterator[_Row]:
     """The score itself in every condition, over all items and by task, and for accuracies the level of chance."""
-    found = []
     for condition, values in rows.items():
         for suffix, part in [("", values), *((f"_{task}", _of(values, task)) for task in tasks)]:
             if part or (not suffix and condition == "plain"):
-                found.append(_level(f"{name}_{condition}{suffix}", score, list(part.values())))
+                yield _Row(f"{name}_{condition}{suffix}", score, part)
     if name == "acc":
         chance = {place: item["chance"] for place, item in plain.items() if item["chance"] is not None}
         for suffix, part in [("", chance), *((f"_{task}", _of(chance, task)) for task in tasks)]:
             if part:
-                found.append(_chance(f"acc_chance{suffix}", list(part.values())))
-    return found
+                yield _Row(f"acc_chance{suffix}", score, part, "chance")
 
 
-def _level(name: str, score: _Score, values: Sequence[float]) -> Metric:
+def _changes(name: str, score: _Score, rows: Mapping[str, Values], tasks: Sequence[str]) -> Iterator[_Row]:
+    for condition in rows:
+        if condition == "plain":
+            continue
+        title = f"{name}_change_{condition}"
+        shown = name == "acc" and condition == "spliced"
+        if rows[condition] or shown:
+            yield _Row(title, score, rows[condition], "change", rows["plain"], headline=shown)
+        for task in tasks:
+            part = _of(rows[condition], task)
+            if part:
+                yield _Row(f"{title}_{task}", score, part, "change", rows["plain"])
+
+
+def _level(row: _Row) -> Metric:
+    score, values = row.score, list(row.values.values())
     if score.field == "correct" and all(value in (0.0, 1.0) for value in values):
         estimate = wilson(int(sum(values)), len(values))
     else:
         estimate = mean(values, bounds=(0.0, 1.0) if score.field == "correct" else None)
     return Metric.from_estimate(
-        name, estimate, resampling_unit="item", unit=score.unit, direction="none", note=score.note
+        row.name, estimate, resampling_unit="item", unit=score.unit, direction="none", note=score.note
     )
 
 
-def _chance(name: str, values: Sequence[float]) -> Metric:
+def _chance(row: _Row) -> Metric:
     return Metric(
-        name=name,
-        value=float(np.mean(values)),
-        n=len(values),
+        name=row.name,
+        value=float(np.mean(list(row.values.values()))),
+        n=len(row.values),
         resampling_unit="item",
         unit="share",
         direction="none",
@@ -175,46 +250,20 @@ def _chance(name: str, values: Sequence[float]) -> Metric:
     )
 
 
-def _changes(
-    name: str, score: _Score, rows: Mapping[str, Values], tasks: Sequence[str], rng: np.random.Generator
-) -> list[Metric]:
-    found = []
-    for condition in rows:
-        if condition == "plain":
-            continue
-        title = f"{name}_change_{condition}"
-        shown = name == "acc" and condition == "spliced"
-        if rows[condition] or shown:
-            found.append(_change(title, score, rows[condition], rows["plain"], rng, headline=shown))
-        for task in tasks:
-            part = _of(rows[condition], task)
-            if part:
-                found.append(_change(f"{title}_{task}", score, part, rows["plain"], rng))
-    return found
-
-
-def _change(
-    name: str,
-    score: _Score,
-    values: Values,
-    plain: Values,
-    rng: np.random.Generator,
-    *,
-    headline: bool = False,
-) -> Metric:
+def _change(row: _Row, rng: np.random.Generator) -> Metric:
     """Mean difference to the plain model over the items that both answered."""
-    both = [place for place in plain if place in values]
     columns: list[NDArray[np.float64]] = [
-        np.array([[row[place], 1.0] for place in both]).reshape(-1, 2) for row in (values, plain)
+        np.array([[values[place], 1.0] for place in row.paired]).reshape(-1, 2)
+        for values in (row.values, row.plain)
     ]
     found = paired(columns[0], columns[1], ratio(0, 1), rng, flips=_FLIPS)
     tested = found.test if found.p_value is None else f"p = {found.p_value:.3g}, {found.test}"
     return Metric.from_estimate(
-        name,
+        row.name,
         found.difference,
         resampling_unit="item",
-        unit=score.unit,
-        direction=score.better,
-        note=f"{score.note}, less that of the plain model on the same items; {tested}",
-        headline=headline,
+        unit=row.score.unit,
+        direction=row.score.better,
+        note=f"{row.score.note}, less that of the plain model on the same items; {tested}",
+        headline=row.headline,
     )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from latentbench.stats import Estimate, mean, unscored
+from latentbench.stats import Estimate, Units, mean, ratio, unscored
 from latentbench.store import Curve, Metric
 from latentbench_tasks._judging import bounded, status_counts
 from latentbench_tasks.steering import metrics as offline
 from latentbench_tasks.steering._judged import Rules, choose_factors, read_items
 from latentbench_tasks.steering._methods import METHODS
 
-__all__ = ["ASPECTS", "Rated", "chosen_texts", "rated_texts", "summarise"]
+__all__ = ["ASPECTS", "Rated", "chosen_texts", "rated_texts", "summarise", "units"]
 
 ASPECTS = ("concept", "instruct", "fluency")
 _SCALE = (0.0, 2.0)
@@ -77,6 +77,19 @@ def rated_texts(judgements: Iterable[Mapping[str, Any]]) -> list[Rated]:
     return list(found.values())
 
 
+class _Row(NamedTuple):
+    """What one metric of the judge is the mean of."""
+
+    name: str
+    """Name of the metric."""
+    values: Mapping[str, float]
+    """By concept."""
+    note: str
+    direction: Literal["higher", "lower", "none"] = "none"
+    bounds: tuple[float, float] = _SCALE
+    unit: str = _POINTS
+
+
 def summarise(
     items: Sequence[Mapping[str, Any]],
     judgements: Sequence[Mapping[str, Any]],
@@ -92,80 +105,98 @@ def summarise(
         rng: source of the bootstrap.
     """
     metrics, curves, counts = offline.summarise(items, config, rng)
-    first, *others = config["methods"]
-    rated = rated_texts(judgements)
-    of = {group: [one for one in rated if one.group == group] for group in {one.group for one in rated}}
+    first = config["methods"][0]
+    of = _by_group(judgements)
     metrics = [metric.model_copy(update={"headline": False}) for metric in metrics]
     asked = [one for one in judgements if one.get("group") == first]
-    own, plain = _by_concept(of.get(first, [])), _by_concept(of.get("unsteered", []))
     missing = sum(one.score is None for one in of.get(first, []))
-    score = _metric("score", own, "test texts at the factor chosen offline", "higher", headline=True)
     scores = [value for one in of.get(first, []) if (value := one.score) is not None]
+    headline, *others = _rows(of, config["methods"])
+    score = _metric(headline).model_copy(update={"headline": True})
     metrics.append(bounded(score, scores, missing, _SCALE, asked))
+    metrics += map(_metric, others)
+    rated = sum(map(len, of.values()))
+    return metrics, curves, counts | {"texts_rated": rated} | status_counts(judgements)
+
+
+def units(
+    items: Sequence[Mapping[str, Any]], judgements: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
+) -> Units | None:
+    """Means over concepts, the offline ones and the judge's; None without a scored concept."""
+    found = offline.units(items, judgements, config)
+    if found is None:
+        return None
+    rows = list(_rows(_by_group(judgements), config["methods"]))
+    sums = np.zeros((len(found.names), 2 * len(rows)))
+    for unit, concept in enumerate(found.names):
+        for column, row in enumerate(rows):
+            if concept in row.values:
+                sums[unit, 2 * column : 2 * column + 2] = [row.values[concept], 1.0]
+    before = found.sums.shape[1]
+    means = {row.name: ratio(before + 2 * i, before + 2 * i + 1) for i, row in enumerate(rows)}
+    return Units(found.names, np.hstack([found.sums, sums]), {**found.statistics, **means})
+
+
+def _by_group(judgements: Iterable[Mapping[str, Any]]) -> dict[str, list[Rated]]:
+    found: dict[str, list[Rated]] = {}
+    for one in rated_texts(judgements):
+        found.setdefault(one.group, []).append(one)
+    return found
+
+
+def _rows(of: Mapping[str, Sequence[Rated]], methods: Sequence[str]) -> Iterator[_Row]:
+    """What the judge's metrics are made of, in their order; the first is the score of the first method."""
+    first, *others = (of.get(method, []) for method in methods)
+    plain = of.get("unsteered", [])
+    own = _by_concept(first)
+    yield _Row("score", own, "test texts at the factor chosen offline", "higher")
     for aspect in ASPECTS:
-        ratings = _by_concept(of.get(first, []), aspect)
-        metrics.append(_metric(f"score_{aspect}", ratings, f"rating for {aspect} alone", "none"))
-    metrics += [
-        _share("score_success", of.get(first, []), "higher"),
-        _share("score_success_unsteered", of.get("unsteered", []), "none"),
-        _metric("score_unsteered", plain, "unsteered texts", "none"),
-        _metric("score_degenerate", _by_concept(of.get("degenerate", [])), "senseless texts", "none"),
-        _gap("score_above_unsteered", own, plain, "score less that of unsteered texts, paired by concept"),
-    ]
-    for other in others:
-        theirs = _by_concept(of.get(other, []))
-        metrics.append(_metric(f"score_{other}", theirs, METHODS[other].title, "none"))
-        metrics.append(_gap(f"score_over_{other}", own, theirs, f"paired by concept: {METHODS[other].title}"))
-    return metrics, curves, counts | {"texts_rated": len(rated)} | status_counts(judgements)
+        yield _Row(f"score_{aspect}", _by_concept(first, aspect), f"rating for {aspect} alone")
+    yield _share("score_success", first, "higher")
+    yield _share("score_success_unsteered", plain, "none")
+    yield _Row("score_unsteered", _by_concept(plain), "unsteered texts")
+    yield _Row("score_degenerate", _by_concept(of.get("degenerate", [])), "senseless texts")
+    note = "score less that of unsteered texts, paired by concept"
+    yield _gap("score_above_unsteered", own, _by_concept(plain), note)
+    for name, other in zip(methods[1:], others, strict=True):
+        theirs = _by_concept(other)
+        yield _Row(f"score_{name}", theirs, METHODS[name].title)
+        yield _gap(f"score_over_{name}", own, theirs, f"paired by concept: {METHODS[name].title}")
 
 
 def _by_concept(texts: Iterable[Rated], aspect: str | None = None) -> dict[str, float]:
     """Mean score, or mean rating for an aspect, by concept."""
-    found: dict[str, list[float]] = {}
-    for one in texts:
-        value = one.score if aspect is None else one.ratings.get(aspect)
-        if value is not None:
-            found.setdefault(one.concept, []).append(value)
-    return {concept: float(np.mean(values)) for concept, values in found.items()}
-
-
-def _over(values: Mapping[str, float], bounds: tuple[float, float]) -> Estimate:
-    found = list(values.values())
-    return (
-        mean(found, bounds=bounds)
-        if len(found) > 1
-        else unscored("fewer than 2 concepts were rated", len(found))
+    return _means(
+        (one.concept, value)
+        for one in texts
+        if (value := one.score if aspect is None else one.ratings.get(aspect)) is not None
     )
 
 
-def _metric(
-    name: str,
-    values: Mapping[str, float],
-    note: str,
-    direction: Literal["higher", "lower", "none"],
-    *,
-    headline: bool = False,
-) -> Metric:
+def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for concept, value in values:
+        found.setdefault(concept, []).append(value)
+    return {concept: float(np.mean(several)) for concept, several in found.items()}
+
+
+def _metric(row: _Row) -> Metric:
+    values = list(row.values.values())
+    found: Estimate = (
+        mean(values, bounds=row.bounds)
+        if len(values) > 1
+        else unscored("fewer than 2 concepts were rated", len(values))
+    )
     return Metric.from_estimate(
-        name, _over(values, _SCALE), resampling_unit="concept", unit=_POINTS, direction=direction, note=note,
-        headline=headline,
-    )  # fmt: skip
+        row.name, found, resampling_unit="concept", unit=row.unit, direction=row.direction, note=row.note
+    )
 
 
-def _gap(name: str, first: Mapping[str, float], second: Mapping[str, float], note: str) -> Metric:
+def _gap(name: str, first: Mapping[str, float], second: Mapping[str, float], note: str) -> _Row:
     both = {concept: first[concept] - second[concept] for concept in first if concept in second}
-    return Metric.from_estimate(
-        name, _over(both, (-2.0, 2.0)), resampling_unit="concept", unit=_POINTS, direction="higher", note=note
-    )
+    return _Row(name, both, note, "higher", (-2.0, 2.0))
 
 
-def _share(name: str, texts: Iterable[Rated], direction: Literal["higher", "none"]) -> Metric:
-    found: dict[str, list[float]] = {}
-    for one in texts:
-        if one.score is not None:
-            found.setdefault(one.concept, []).append(float(one.score > 0))
-    means = {concept: float(np.mean(values)) for concept, values in found.items()}
-    return Metric.from_estimate(
-        name, _over(means, (0.0, 1.0)), resampling_unit="concept", unit="share", direction=direction,
-        note="texts with no rating of 0",
-    )  # fmt: skip
+def _share(name: str, texts: Iterable[Rated], direction: Literal["higher", "none"]) -> _Row:
+    means = _means((one.concept, float(one.score > 0)) for one in texts if one.score is not None)
+    return _Row(name, means, "texts with no rating of 0", direction, (0.0, 1.0), "share")

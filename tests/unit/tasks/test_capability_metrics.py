@@ -15,7 +15,7 @@ from latentbench.run import Item
 from latentbench.stats import generator
 from latentbench.store import Metric
 from latentbench_tasks.capability._sets import EMBEDDED, Row, embedded_rows, shown_rows
-from latentbench_tasks.capability.metrics import summarise
+from latentbench_tasks.capability.metrics import summarise, units
 
 Answers = list[tuple[float, float, float]]
 SCORES = st.lists(
@@ -104,6 +104,23 @@ def test_items_that_a_condition_lacks_are_left_out_and_not_0() -> None:
     assert nothing["acc_change_spliced"].value is None
     assert nothing["acc_change_spliced"].headline
     assert not [name for name in nothing if "steered" in name]
+
+
+@settings(deadline=None, max_examples=15)
+@given(values=SCORES, other=SCORES)
+def test_units_are_the_items_and_give_every_published_number(values: Answers, other: Answers) -> None:
+    items = answers("plain", values) + answers("spliced", other[: len(values)])
+    items += answers("steered@2:sport", values[::-1]) + answers("plain", other, "two")
+    items += answers("steered@2:law", values) + answers("spliced", other, "two")
+    found = units(items, [], {})
+    assert found is not None
+    assert len(found.names) == len(values) + len(other)
+    published = {name: metric.value for name, metric in metrics(items).items() if metric.value is not None}
+    assert {k: v for k, v in found.values().items() if not np.isnan(v)} == pytest.approx(published)
+    shuffled = units(items[::-1], [], {})
+    assert shuffled is not None
+    assert shuffled.key == found.key
+    assert units([], [], {}) is None
 
 
 def test_factors_and_tasks_stand_beside_each_other() -> None:

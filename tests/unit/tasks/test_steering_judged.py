@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from latentbench.run import Item
@@ -13,7 +14,7 @@ from latentbench.store import Metric
 from latentbench_judges import Answer, Question
 from latentbench_tasks.steering._concepts import concepts
 from latentbench_tasks.steering.task import SteeringConfig
-from latentbench_tasks.steering_judged.metrics import Rated
+from latentbench_tasks.steering_judged.metrics import Rated, units
 from latentbench_tasks.steering_judged.task import SteeringJudgedTask
 
 CONCEPTS = ("sport", "business", "medicine")
@@ -145,6 +146,21 @@ def test_steered_texts_are_set_against_unsteered_ones_and_other_methods() -> Non
     assert [name for name, metric in found.items() if metric.headline] == ["score"]
     assert values["success"] == pytest.approx((0.5 + 1 + 1) / 3), "the empty text is no success, offline"
     assert counts["unscored"] == 0
+
+
+def test_units_are_concepts_and_give_what_both_scorers_publish() -> None:
+    items, drawn = measured(), generator("ratings")
+    judgements = list(task().judge(items, Rater(lambda _: int(drawn.integers(0, 3))), generator("judge")))
+    config = task().config.model_dump(mode="json")
+    found = units(items, judgements, config)
+    assert found is not None
+    published = {one.name: one.value for one in task().summarise(items, judgements, generator("s")).metrics}
+    values = found.values()
+    assert {"score", "score_over_prompting", "score_degenerate", "success", "lift"} <= values.keys()
+    for name, value in values.items():
+        known = published.get(name)  # none of what an option switches off
+        assert np.isnan(value) if known is None else value == pytest.approx(known), name
+    assert units([], [], config) is None
 
 
 def test_refusals_are_bounds_and_too_many_withhold_the_score() -> None:
