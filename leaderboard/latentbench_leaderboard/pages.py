@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -30,8 +31,14 @@ def filled(page: str, made: dict[str, str]) -> str:
             raise ValueError(
                 f"the page has no place for table {name!r}: <!-- table {name} --> and an empty line"
             )
-        page = place.sub(lambda found, table=table: found[1] + table + "\n", page)  # type: ignore[misc]
+        page = place.sub(partial(_put, table), page)
     return page
+
+
+def _put(table: str, found: re.Match[str]) -> str:
+    """The table in its place, with an empty line before what follows: Markdown takes the next line for a row."""
+    follows = found.string[found.end() : found.end() + 1]
+    return f"{found[1]}{table}\n" + ("\n" if follows not in ("", "\n") else "")
 
 
 def page_main(folder: Path, tables: Callable[[], dict[str, str]], description: str) -> None:
