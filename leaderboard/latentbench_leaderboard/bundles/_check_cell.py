@@ -136,7 +136,8 @@ def _readable(
     if not same:
         yield found(
             "texts",
-            "items.jsonl holds items from which texts can be read back; `latentbench submit` reduces them",
+            "items.jsonl holds what this task does not publish, texts that can be read back perhaps; "
+            "`latentbench submit` leaves it out",
         )
 
 

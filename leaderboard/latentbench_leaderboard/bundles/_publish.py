@@ -3,7 +3,8 @@
 * `texts.jsonl`, which holds the texts that judges and local pages are shown, never leaves the machine.
 * An excerpt stays if `latentbench.data.sources` allows excerpts of its source; others become null. (A corpus that is
   not in that table has none that are allowed.)
-* Items from which text can be read back are put through their task's entry point of `latentbench.published`.
+* Items from which text can be read back, or that hold much which no number follows from, are put through their task's
+  entry point of `latentbench.published`.
 * What a judge wrote about texts of other sources may quote them: its reply as it came and longer fields go, verdicts
   stay.
 """
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from latentbench.data import sources
 from latentbench.registry import PUBLISHED
+from latentbench_leaderboard._values import as_list
 
 __all__ = ["Published", "foreign_excerpts", "publish", "published_items"]
 
@@ -116,7 +118,9 @@ def _guarded(items: list[dict[str, Any]]) -> set[str]:
     """Latents with a context of a source that is not on the list; "" where items with contexts name no latent."""
     found = set()
     for item in items:
-        contexts = [one for name in ("contexts", "positives", "negatives") for one in item.get(name) or ()]
+        contexts = [
+            one for name in ("contexts", "positives", "negatives") for one in as_list(item.get(name))
+        ]  # other items have counts under these names
         if any(isinstance(one, dict) and not _free(one.get("source")) for one in contexts):
             found.add(str(item.get("latent", "")))
     return found

@@ -15,6 +15,7 @@ from latentbench.cli._main import _run
 from latentbench.errors import UserError
 from latentbench.store import ResultsFolder
 from latentbench_leaderboard.bundles import MANIFEST, write_bundle
+from latentbench_leaderboard.bundles._publish import publish
 
 SOURCES = {"free": "90_glue_qnli", "private": "111_yelp_data"}
 
@@ -75,6 +76,43 @@ def test_rows_of_the_feature_count_hold_no_token_classes(measured: Path, bundle:
             assert [place for places in row["columns"] for place in places] == list(
                 range(len(row["classes"]))
             )
+
+
+def test_rows_keep_their_latents_and_lose_what_contexts_were_cut_by(measured: Path, bundle: Path) -> None:
+    files, rows = read_zip(bundle), 0
+    for cell in ResultsFolder(measured).cells():
+        record = cell.record()
+        assert record is not None
+        if record.cell.task["name"] != "monosemanticity":
+            continue
+        after = files[f"runs/{cell.key[:2]}/{cell.key}/items.jsonl"].splitlines()
+        for before, line in zip(cell.items(), after, strict=True):
+            if before["kind"] != "row":
+                continue
+            rows += 1
+            gone = {"at", "strengths", "near_latents", "near_columns", "near_strengths"}
+            assert before.keys() - json.loads(line).keys() == gone
+            assert json.loads(line).items() <= before.items()
+    assert rows
+
+
+def test_labelled_texts_lose_their_activations_and_counts_are_no_contexts() -> None:
+    """Choices count their labelled texts under the names that hold contexts elsewhere."""
+    label = {"kind": "contrast", "id": "a", "document": "a", "concepts": {"sport": 1}, "tokens": 9}
+    text = {**label, "latents": [3], "sums": [1.5], "active": [2], "peaks": [1.0]}
+    choice = {
+        "kind": "choice",
+        "id": "b",
+        "concept": "sport",
+        "positives": 24,
+        "negatives": 24,
+        "latents": [3],
+    }
+    rating = {"kind": "rating", "id": "c", "status": "ok", "verdict": 2, "raw": "what the judge said"}
+    for task in ("steering", "steering_judged"):
+        found = publish(task, {}, [text, choice], [rating])
+        assert (found.items, found.judgements, found.reduced) == ([label, choice], [rating], True)
+        assert publish(task, {}, found.items, found.judgements) == found._replace(reduced=False)
 
 
 def excerpted(source: str, text: str) -> dict[str, Any]:
