@@ -20,7 +20,7 @@ from latentbench.data import Corpus, Document
 from latentbench.identity import canonical_json, sha256_json, sha256_text
 from latentbench.judging import make_judge as _made
 from latentbench.lm import LM
-from latentbench.registry import METRICS, TASKS, UNITS, Registry
+from latentbench.registry import METRICS, PUBLISHED, TASKS, UNITS, Registry
 from latentbench.run import (
     DictionarySpec,
     Item,
@@ -315,14 +315,20 @@ def _recomputed(subject: _Subject) -> Finding:
             None, "nothing is registered that computes its summary again without the task", instead
         )
     config = task.config.model_dump(mode="json")
+    items, what = run.items, "options and items"
+    if _registered(task, PUBLISHED):
+        items, what = (
+            PUBLISHED.load(task.name)(run.items, config),
+            "options and the items as they are published",
+        )
     metrics, _, counts = METRICS.load(task.name)(
-        run.items, run.judgements, config, generator(f"{run.record.key}/summary")
+        items, run.judgements, config, generator(f"{run.record.key}/summary")
     )
     if list(metrics) != run.record.metrics or dict(counts) != run.record.counts:
-        return Finding(False, f"its entry point of {METRICS.group!r} gives other numbers than the task")
-    return Finding(
-        True, f"its entry point of {METRICS.group!r} gives the same numbers from options and items"
-    )
+        return Finding(
+            False, f"its entry point of {METRICS.group!r} gives other numbers than the task, from {what}"
+        )
+    return Finding(True, f"its entry point of {METRICS.group!r} gives the same numbers from {what}")
 
 
 def _shared_units(subject: _Subject) -> Finding:

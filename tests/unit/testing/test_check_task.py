@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 import latentbench_tasks.core.task as core
 from latentbench.adapters import Codes
+from latentbench.registry import Registry
 from latentbench.run import CellSetup, Item, Summary, Task, TaskConfig, WatchedBatch, Watcher
 from latentbench.stats import Units
 from latentbench.store import Metric
@@ -195,6 +196,23 @@ def test_units_that_give_other_numbers_are_found(monkeypatch: pytest.MonkeyPatch
     assert state() == "passed"
     monkeypatch.setattr("latentbench_tasks.core.metrics.units", wrong)
     assert state() == "failed"
+
+
+@pytest.mark.parametrize(("keeps", "state"), [(True, "passed"), (False, "failed")])
+def test_what_is_published_must_give_the_same_numbers(
+    monkeypatch: pytest.MonkeyPatch, keeps: bool, state: str
+) -> None:
+    class Entries(Registry):
+        def names(self) -> list[str]:
+            return ["core"]
+
+        def load(self, name: str) -> Any:
+            return lambda items, config: items if keeps else items[1:]
+
+    monkeypatch.setattr(_task, "PUBLISHED", Entries("latentbench.published", "published form of task"))
+    (found,) = [one for one in check_task(small_core()) if one.name == "recomputed"]
+    assert found.state == state
+    assert "as they are published" in found.found
 
 
 @pytest.mark.parametrize(
