@@ -9,18 +9,36 @@ from pathlib import Path
 import pytest
 
 from latentbench.store import ResultsFolder, load_records
+from latentbench_leaderboard.bundles import check_bundle, isolated
 from latentbench_leaderboard.pages import filled, markdown_table, page_main
 
 STUDIES = sorted((Path(__file__).parents[3] / "leaderboard" / "results").iterdir())
+BUNDLED = [folder for folder in STUDIES if list(folder.glob("*.zip"))]
 
 
-@pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: str(folder.name))
+@pytest.mark.parametrize(
+    "folder", [one for one in STUDIES if one not in BUNDLED], ids=lambda folder: str(folder.name)
+)
 def test_records_are_sound_and_hold_no_texts(folder: Path) -> None:
     assert ResultsFolder(folder).verify() == []
     records = load_records(folder)
     assert records
     assert all(record.status == "ok" for record in records)
     assert not [file.name for file in folder.rglob("*.jsonl")]
+
+
+@pytest.mark.parametrize("folder", BUNDLED, ids=lambda folder: str(folder.name))
+def test_every_number_of_a_bundle_follows_from_its_items(folder: Path) -> None:
+    assert not (folder / "runs").exists()
+    with isolated() as recompute:
+        report = check_bundle(folder / f"{folder.name}.zip", recompute)
+    assert [finding.line() for finding in report.findings if finding.fails] == []
+    assert report.recomputed == len(report.cells) > 0
+    assert (folder / f"{folder.name}.zip").stat().st_size < 25e6, "the repository grows by as much each time"
+
+
+def test_one_study_at_least_holds_its_items() -> None:
+    assert [folder.name for folder in BUNDLED] == ["zoo-smollm2"]
 
 
 @pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: str(folder.name))
@@ -33,6 +51,7 @@ def test_the_page_shows_the_records(folder: Path) -> None:
 def test_a_changed_record_shows_in_the_tables() -> None:
     page = "<!-- table a -->\n\n| old |\n| --- |\n\nText.\n"
     assert filled(page, {"a": "| new |"}) == "<!-- table a -->\n\n| new |\n\nText.\n"
+    assert filled("<!-- table a -->\n\n| old |\nText.\n", {"a": "| new |"}).endswith("| new |\n\nText.\n")
     with pytest.raises(ValueError, match="no place for table 'b'"):
         filled(page, {"b": "| new |"})
 
