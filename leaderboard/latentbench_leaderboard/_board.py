@@ -13,6 +13,7 @@ from latentbench_leaderboard._format import clip, number, plain, short_sha
 from latentbench_leaderboard._scores import Score, score_column
 from latentbench_leaderboard._subjects import Subject
 from latentbench_leaderboard._units import UnitBook
+from latentbench_leaderboard._values import real
 
 __all__ = ["Board", "ColumnGroup", "Row", "Target", "boards_of", "by_model", "lm_label", "targets_of"]
 
@@ -20,6 +21,8 @@ __all__ = ["Board", "ColumnGroup", "Row", "Target", "boards_of", "by_model", "lm
 _ROUNDING = 1e-9
 """So that 67.2 is within 5 % of 64 in floating point too."""
 _USUAL_L0 = 64.0
+_MOST_LATENTS = 1e12
+"""No dictionary has as many, so no sparsity is meant."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +125,8 @@ class Board:
 
 def targets_of(subjects: Sequence[Subject], tolerance: float) -> list[Target]:
     """The sparsities that the suites of the records compare at, ascending; L0 64 if they name none."""
-    named = {subject.sparsity.get("target_l0") for subject in subjects}
-    found = sorted(
-        {float(l0) for l0 in named if isinstance(l0, (int, float)) and not isinstance(l0, bool) and l0 > 0}
-    )
+    named = [real(subject.sparsity.get("target_l0")) for subject in subjects]
+    found = sorted({l0 for l0 in named if l0 is not None and 0 < l0 < _MOST_LATENTS})
     return [Target(l0, tolerance) for l0 in found or [_USUAL_L0]]
 
 

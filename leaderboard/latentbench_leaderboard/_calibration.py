@@ -10,6 +10,7 @@ from typing import Any
 from latentbench.errors import UserError
 from latentbench.identity import sha256_json
 from latentbench_leaderboard._format import clip
+from latentbench_leaderboard._values import as_list, real
 
 __all__ = ["UNCALIBRATED", "calibration_text", "load_calibrations"]
 
@@ -53,8 +54,10 @@ def calibration_text(judge: Mapping[str, Any] | None, known: Mapping[str, dict[s
         return UNCALIBRATED
     parts = [
         _part(one)
-        for one in calibration.get("rubrics", [])
-        if isinstance(one, dict) and rubrics.get(str(one.get("rubric"))) == one.get("rubric_sha256")
+        for one in as_list(calibration.get("rubrics"))
+        if isinstance(one, dict)
+        and str(one.get("rubric")) in rubrics
+        and rubrics[str(one.get("rubric"))] == one.get("rubric_sha256")
     ]
     if not parts:
         return f"{UNCALIBRATED} on what it was asked: {clip(', '.join(map(str, rubrics)), 100)}"
@@ -62,14 +65,14 @@ def calibration_text(judge: Mapping[str, Any] | None, known: Mapping[str, dict[s
 
 
 def _part(one: Mapping[str, Any]) -> str:
-    name, kappa, interval = clip(str(one.get("rubric")), 40), one.get("kappa"), one.get("kappa_interval")
-    if not isinstance(kappa, (int, float)) or isinstance(kappa, bool):
+    name, kappa, interval = (
+        clip(str(one.get("rubric")), 40),
+        real(one.get("kappa")),
+        one.get("kappa_interval"),
+    )
+    if kappa is None:
         return f"{name} kappa undefined"
     ends = ""
-    if (
-        isinstance(interval, list)
-        and len(interval) == 2
-        and all(isinstance(end, (int, float)) for end in interval)
-    ):
-        ends = f" ({interval[0]:.2f} to {interval[1]:.2f})"
+    if isinstance(interval, list) and len(interval) == 2 and all(real(end) is not None for end in interval):
+        ends = f" ({float(interval[0]):.2f} to {float(interval[1]):.2f})"
     return f"{name} kappa {kappa:.2f}{ends}{'' if one.get('good') is True else ', below the mark'}"

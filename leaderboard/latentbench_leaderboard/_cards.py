@@ -10,6 +10,7 @@ from typing import Any
 from latentbench.errors import UserError
 from latentbench.registry import TASKS
 from latentbench_leaderboard._format import clip, humanise
+from latentbench_leaderboard._values import as_list
 
 __all__ = ["TaskCard", "task_card"]
 
@@ -30,6 +31,8 @@ class TaskCard:
     """Version of the task."""
     law: str = ""
     """What holds for all its numbers, whatever is measured."""
+    items: tuple[str, ...] = ()
+    """Kinds of items that its cells hold; empty if the card does not say."""
     installed: bool = False
     """Whether there was a card to read."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -69,6 +72,7 @@ def task_card(name: str) -> TaskCard:
         clip(str(raw.get("summary", "")), _LONG),
         str(raw.get("version", "")),
         clip(str(raw.get("law", "")), _LONG),
+        tuple(str(kind) for kind in as_list(raw.get("items"))),
         True,
         {str(key): table for key, table in metrics.items() if isinstance(table, dict)},
     )

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from jinja2 import Environment
 
 from latentbench.errors import UserError
-from latentbench_leaderboard._format import listing
+from latentbench_leaderboard._format import clip, listing
 from latentbench_leaderboard._render import page, templates
 from latentbench_leaderboard._target import MARKER, site_marker
+from latentbench_leaderboard._values import as_list, real, whole
 
 __all__ = ["FrontReport", "write_front"]
 
 _PAGE = "index.html"
 _MARK = '<meta name="generator" content="latentbench leaderboard front">'
 """Stands in the page, so that it and no other `index.html` is replaced."""
+_MOST = 10**15
 _SHOWN = frozenset({"title", "models", "dictionaries", "latents", "records", "newest_record", "target_l0"})
 """What the page shows of a site's marker."""
 
@@ -52,18 +55,26 @@ def write_front(folder: Path, title: str) -> FrontReport:
             f"--out {folder / 'NAME'} --public"
         )
     target = folder / _PAGE
-    if target.exists() and _MARK not in target.read_text(encoding="utf-8", errors="replace"):
+    if target.exists() and not _ours(target):
         raise UserError(
             f"{target} was not made by this command, so it is not replaced. Move it away, or name the folder "
             "that holds the sites."
         )
     environment: Environment = templates()
     values = {"title": title, "sites": sites, "mark": _MARK}
-    data = page(environment, "front.html", f"{sites[0]['folder']}/", values)
+    data = page(environment, "front.html", f"{quote(sites[0]['folder'])}/", values)
     new = target.with_name(f".{_PAGE}.{os.getpid()}")
     new.write_bytes(data)
     new.replace(target)
     return FrontReport(target, [str(site["folder"]) for site in sites])
+
+
+def _ours(path: Path) -> bool:
+    """Whether a page is one of ours: the mark stands in its head, on a line of its own."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    head, _, _ = path.read_text(encoding="utf-8", errors="replace").partition("</head>")
+    return _MARK in head.splitlines()
 
 
 def _sites(folder: Path) -> list[dict[str, Any]]:
@@ -73,10 +84,36 @@ def _sites(folder: Path) -> list[dict[str, Any]]:
         marker = site_marker(path)
         if marker is None:
             continue
-        lacks = sorted(_SHOWN - marker.keys())
-        if lacks:
-            raise UserError(
-                f"{path / MARKER} lacks {listing(lacks)}: an older version built that site. Build it again."
-            )
-        found.append({**marker, "folder": path.name})
-    return sorted(found, key=lambda site: (str(site["title"]).casefold(), site["folder"]))
+        if not path.name.isprintable():
+            raise UserError(f"the site in {path.name!a} has a name that no address holds; rename the folder")
+        found.append({**_checked(path, marker), "folder": path.name})
+    return sorted(found, key=lambda site: (site["title"].casefold(), site["folder"]))
+
+
+def _checked(path: Path, marker: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows of a marker.
+
+    Raises:
+        UserError: it lacks something, or something is of another kind.
+    """
+    lacks = sorted(_SHOWN - marker.keys())
+    if lacks:
+        raise UserError(
+            f"{path / MARKER} lacks {listing(lacks)}: an older version built that site. Build it again."
+        )
+    shown: dict[str, Any] = {name: clip(str(marker[name])) for name in ("title", "newest_record")}
+    shown |= {name: _count(marker[name]) for name in ("dictionaries", "latents", "records")}
+    shown["models"] = [clip(str(name)) for name in as_list(marker["models"])]
+    shown["target_l0"] = [real(l0) for l0 in as_list(marker["target_l0"])]
+    wrong = sorted(name for name, value in shown.items() if value is None)
+    if wrong or None in shown["target_l0"]:
+        raise UserError(
+            f"{path / MARKER} has no number for {listing(wrong or ['target_l0'])}: build that site again."
+        )
+    return shown
+
+
+def _count(value: object) -> int | None:
+    """A number of things; None for anything else."""
+    number = whole(value)
+    return number if number is not None and 0 <= number < _MOST else None

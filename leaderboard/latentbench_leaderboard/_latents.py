@@ -150,7 +150,7 @@ def _contexts(lists: Iterable[Any], texts: Texts) -> dict[Place, dict[str, Any]]
 
 def _objects(lists: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for values in lists:
-        yield from (value for value in values or () if isinstance(value, dict))
+        yield from (value for value in as_list(values) if isinstance(value, dict))
 
 
 def _order(latent: _Latent, judges: list[str]) -> tuple[float, float, int]:
@@ -218,7 +218,7 @@ def _highlighted(excerpt: Mapping[str, Any], activations: list[float], peak: flo
     middle = whole(excerpt.get("activated"))
     first = max(0, min((middle or 0) - _TOKENS_SHOWN // 2, len(tokens) - _TOKENS_SHOWN))
     steps = [
-        0 if peak <= 0 or a <= 0 else min(_STEPS, 1 + int(_STEPS * a / peak - 1e-9)) for a in activations
+        0 if peak <= 0 or a <= 0 else min(_STEPS, 1 + int(_STEPS * (a / peak) - 1e-9)) for a in activations
     ]
     return {
         "w": tokens[first : first + _TOKENS_SHOWN],
@@ -232,7 +232,7 @@ def _activations(context: Mapping[str, Any]) -> list[float]:
     values = excerpt.get("activations") if isinstance(excerpt, dict) else None
     if not isinstance(values, list):
         return []
-    return [value if isinstance(value, (int, float)) else 0.0 for value in values]
+    return [real(value) or 0.0 for value in values]
 
 
 def _index(

@@ -175,6 +175,11 @@ def line_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str) -> Markup:
     return _svg(title, parts + _labels(labels))
 
 
+_POWERS = 300
+_LARGEST = 10.0**_POWERS
+"""Values of a submission that are larger are drawn there: nothing may overflow."""
+
+
 class _Scale:
     """From values to places on the drawing."""
 
@@ -204,12 +209,13 @@ class _Scale:
         return [round(i * step, 12) for i in range(first, last + 1)]
 
     def _log_ticks(self) -> list[float]:
-        first, last = math.floor(self.low), math.ceil(self.high)
+        first, last = max(-_POWERS, math.floor(self.low)), min(_POWERS, math.ceil(self.high))
         factors = (1, 2, 5) if self.high - self.low < 2.2 else (1, 3) if self.high - self.low < 4 else (1,)
         ticks = [m * 10.0**p for p in range(first, last + 1) for m in factors]
         return [tick for tick in ticks if self.low - 1e-9 <= math.log10(tick) <= self.high + 1e-9]
 
     def _to(self, value: float) -> float:
+        value = min(max(value, -_LARGEST), _LARGEST)
         return math.log10(max(value, 1e-12)) if self._log else value
 
 

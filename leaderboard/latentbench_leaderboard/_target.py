@@ -116,7 +116,7 @@ def site_marker(target: Path) -> dict[str, Any] | None:
     """What the marker of a site says of it; nothing if the folder is no site of ours."""
     try:
         marker = json.loads((target / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     ours = isinstance(marker, dict) and marker.get("made_by") == _MADE_BY
     return marker if ours else None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from latentbench.errors import UserError
+from latentbench_leaderboard._values import whole
 
 __all__ = ["Place", "Texts", "has_texts", "read_texts", "text_of"]
 
@@ -45,7 +46,8 @@ def read_texts(cell: Path) -> Texts:
                     f"{path}:{number} is not a JSON object. Delete the file (it only holds texts for local "
                     "pages) or build with --public, which does not read it."
                 )
-            found[(str(text.get("document", "")), text.get("start"), text.get("end"))] = text
+            place = (str(text.get("document", "")), whole(text.get("start")), whole(text.get("end")))
+            found[place] = text
             if isinstance(text.get("id"), str):
                 found[text["id"]] = text
     return found
@@ -59,4 +61,6 @@ def text_of(texts: Texts, context: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     if isinstance(context.get("text"), str):
         return texts.get(context["text"])
-    return texts.get((str(context.get("document", "")), context.get("start"), context.get("end")))
+    return texts.get(
+        (str(context.get("document", "")), whole(context.get("start")), whole(context.get("end")))
+    )

@@ -245,6 +245,19 @@ def _runs(subject: _Subject) -> Finding:
     )
 
 
+def _items(subject: _Subject) -> Finding:
+    made = {item["kind"] for item in subject.run().items if item["kind"] != "text"}
+    declared = subject.card().get("items")
+    if declared is None:
+        return Finding(
+            None, f"card.toml does not say of which kinds its items are: {', '.join(sorted(made))}"
+        )
+    foreign = sorted(made - set(declared))
+    if foreign:
+        return Finding(False, f"items of the kind {foreign[0]!r} are not in card.toml", "Add it to `items`.")
+    return Finding(True, f"items are of the kinds that card.toml names: {', '.join(sorted(made))}")
+
+
 def _metrics(subject: _Subject) -> Finding:
     declared = subject.card()["metric"]
     metrics = subject.run().record.metrics
@@ -397,6 +410,12 @@ _CHECKS: Sequence[Check[_Subject]] = (
     Check("run", "A suite runs the task like this.", _runs, ("declarations",)),
     Check(
         "metrics", "A number without unit and direction can't be shown or ranked.", _metrics, ("card", "run")
+    ),
+    Check(
+        "items",
+        "Items of other kinds are refused in a bundle: no number follows from them.",
+        _items,
+        ("run",),
     ),
     Check("batch invariance", "Batch size must not change a score.", _batches, ("run",)),
     Check(

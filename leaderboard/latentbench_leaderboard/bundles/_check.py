@@ -8,7 +8,7 @@ from pathlib import Path
 from latentbench.identity import sha256_file
 from latentbench.store import CellFolder, ResultsFolder, RunRecord
 from latentbench_leaderboard.bundles._check_cell import Checked, check_cell, read_cell
-from latentbench_leaderboard.bundles._check_whole import check_manifest, check_subjects
+from latentbench_leaderboard.bundles._check_whole import check_manifest, check_side_files, check_subjects
 from latentbench_leaderboard.bundles._findings import CellState, CheckReport, Finding
 from latentbench_leaderboard.bundles._layout import MANIFEST
 from latentbench_leaderboard.bundles._recompute import Recompute
@@ -48,10 +48,12 @@ def check_opened(opened: Opened, recompute: Recompute) -> CheckReport:
     records, states = _read(cells, findings)
     measured = _measured(records)
     for folder, record in records:
-        shared = measured.get(record.measurement_key)
+        own = (folder.path / "items.jsonl").is_file()  # what the site shows of it
+        shared = folder if own else measured.get(record.measurement_key)
         checked: Checked = check_cell(folder, record, shared, opened.is_bundle, recompute)
         states.append(checked.state)
         findings += checked.findings
+    findings += check_side_files(opened.path, [record for _, record in records], opened.is_bundle)
     findings += check_subjects([record for _, record in records], opened.path)
     return CheckReport(
         id=sha256_file(manifest) if manifest.is_file() else None,

@@ -8,9 +8,15 @@ from typing import Any, NamedTuple
 from latentbench.errors import StoreError
 from latentbench.registry import PUBLISHED
 from latentbench.store import CellFolder, RunRecord
+from latentbench_leaderboard._cards import task_card
 from latentbench_leaderboard.bundles._compare import mismatches, reworded
 from latentbench_leaderboard.bundles._findings import CellState, Finding, title_of
-from latentbench_leaderboard.bundles._publish import foreign_excerpts, published_items
+from latentbench_leaderboard.bundles._publish import (
+    foreign_excerpts,
+    guarded_latents,
+    published_items,
+    published_judgement,
+)
 from latentbench_leaderboard.bundles._recompute import CannotRecompute, Recompute, WrongVersion
 from latentbench_leaderboard.bundles._strict import Refused, parse, read_bounded, read_items, shown
 
@@ -71,6 +77,8 @@ def check_cell(
 
     findings = [found("checksum", message) for message in _checksums(folder)]
     problems = [*_item_problems(folder, published, record, found)]
+    if published and measured is not None and not problems:
+        problems = [*_quotes(folder, measured, found)]
     findings += problems
     recomputed = False
     if record.error is not None:
@@ -107,8 +115,10 @@ def _item_problems(
         reduced = published and name == "items.jsonl" and task.get("name") in PUBLISHED.names()
         kept: list[dict[str, Any]] = []
         sources: set[str] = set()
+        kinds: set[str] = set()
         try:
             for item in read_items(folder.path / name):
+                kinds.add(str(item.get("kind")))
                 if published:
                     sources |= foreign_excerpts(item)
                 if reduced:
@@ -116,12 +126,41 @@ def _item_problems(
         except Refused as error:
             yield found("items", f"{name} {error}")
             continue
+        for kind in _foreign_kinds(record, kinds)[:_MOST_LINES] if name == "items.jsonl" else ():
+            yield found("items", f"{name} has items of the kind {shown(kind)}, which this task does not make")
         for source in sorted(sources)[:_MOST_LINES]:
             yield found(
                 "texts", f"{name} has excerpts of {shown(source)}, whose texts are not free to publish"
             )
         if reduced:
             yield from _readable(task, kept, found)
+
+
+def _quotes(
+    folder: CellFolder, measured: CellFolder, found: Callable[[str, str], Finding]
+) -> Iterator[Finding]:
+    """Judgements with the judge's words on texts that are not free to publish."""
+    try:
+        guarded = guarded_latents(read_items(measured.path / "items.jsonl"))
+        told = sum(
+            published_judgement(one, guarded) is not one
+            for one in read_items(folder.path / "judgements.jsonl")
+        )
+    except Refused as error:
+        yield found("items", f"items.jsonl {error}")
+        return
+    if told:
+        yield found(
+            "texts",
+            f"{told} judgements hold the judge's words on texts that are not free to publish; `latentbench submit` "
+            "leaves them out",
+        )
+
+
+def _foreign_kinds(record: RunRecord, kinds: set[str]) -> list[str]:
+    """Kinds of items that the task does not make, where its card says which it does."""
+    made = task_card(str(record.cell.task.get("name"))).items
+    return sorted(kinds - set(made)) if made else []
 
 
 def _readable(

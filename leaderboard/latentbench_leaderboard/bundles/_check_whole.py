@@ -14,7 +14,7 @@ from latentbench_leaderboard.bundles._findings import Finding, title_of
 from latentbench_leaderboard.bundles._layout import FORMAT, MANIFEST, place_of
 from latentbench_leaderboard.bundles._strict import Refused, parse, read_bounded, shown
 
-__all__ = ["TOLERANCE", "check_manifest", "check_subjects"]
+__all__ = ["TOLERANCE", "check_manifest", "check_side_files", "check_subjects"]
 
 TOLERANCE = 0.05
 """Largest distance of a measured L0 from its target, as a share of it; that of the board."""
@@ -60,6 +60,32 @@ def _files(folder: Path, listed: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("manifest", message)
     if len(wrong) > _MOST_LINES:
         yield Finding("manifest", f"and {len(wrong) - _MOST_LINES} more such files")
+
+
+def check_side_files(folder: Path, records: Sequence[RunRecord], is_bundle: bool) -> Iterator[Finding]:
+    """What is wrong with cards and calibrations; in bundles cards are named by what they describe."""
+    known = {sha256_json(record.cell.dictionary) for record in records}
+    for path in sorted(folder.glob("cards/*.json")):
+        try:
+            card = parse(read_bounded(path))
+        except Refused as error:
+            yield Finding("json", f"{_shown(path)} {error}")
+            continue
+        if not isinstance(card, dict) or (is_bundle and path.stem not in known):
+            yield Finding("schema", f"{_shown(path)} is not the card of a dictionary in the bundle")
+    for path in sorted(folder.glob("calibration/*.json")):
+        try:
+            calibration = parse(read_bounded(path))
+        except Refused as error:
+            yield Finding("json", f"{_shown(path)} {error}")
+            continue
+        judge = calibration.get("judge") if isinstance(calibration, dict) else None
+        if not isinstance(judge, dict) or sha256_json(judge) != path.stem:
+            yield Finding("schema", f"{_shown(path)} is not named by the hash of the judge in it")
+
+
+def _shown(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem[:10]}….json"
 
 
 def check_subjects(records: Sequence[RunRecord], folder: Path) -> Iterator[Finding]:
@@ -145,10 +171,8 @@ def _judges(records: Sequence[RunRecord], folder: Path) -> Iterator[Finding]:
     if not asked:
         return
     try:
-        for path in sorted((folder / "calibration").glob("*.json")):
-            parse(read_bounded(path))
         known = load_calibrations(folder)
-    except (Refused, UserError) as error:
+    except UserError as error:
         yield Finding("calibration", shown(error, 200)[1:-1])
         return
     seen = set()

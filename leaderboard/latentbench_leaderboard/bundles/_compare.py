@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
@@ -15,6 +16,9 @@ __all__ = ["RELATIVE", "close", "mismatches", "reworded"]
 RELATIVE = 1e-6
 """Relative difference that another processor or another version of NumPy may make; published numbers show 4 digits."""
 _ABSOLUTE = 1e-9
+_NOTE = 0.02
+"""The same of numbers in notes, which have three digits and may be rounded either way."""
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 _EXACT = ("n", "resampling_unit", "unit", "direction", "reason", "headline")
 
 
@@ -58,8 +62,19 @@ def _metrics(stored: Sequence[Metric], again: Sequence[Metric]) -> Iterator[str]
             first, second = getattr(metric, field), getattr(other, field)
             if first != second:
                 yield f"{name} has {field} {shown(first)} in the record and {shown(second)} from the items"
+        if not _same_numbers(metric.note, other.note):
+            yield f"{name} has a note with numbers that do not come from the items: {shown(metric.note)}"
         if not _same_interval(metric.interval, other.interval):
             yield f"{name} has the interval {_ends(metric)} in the record and {_ends(other)} from the items"
+
+
+def _same_numbers(first: str, second: str) -> bool:
+    """Whether two notes say the same numbers: p-values, bounds and counts stand there, and wording may change."""
+    numbers = [[float(number) for number in _NUMBER.findall(note)] for note in (first, second)]
+    return len(numbers[0]) == len(numbers[1]) and all(
+        math.isclose(one, other, rel_tol=_NOTE, abs_tol=_ABSOLUTE)
+        for one, other in zip(*numbers, strict=True)
+    )
 
 
 def _same_interval(first: Interval | None, second: Interval | None) -> bool:

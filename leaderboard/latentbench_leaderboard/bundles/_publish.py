@@ -11,17 +11,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from latentbench.data import sources
 from latentbench.registry import PUBLISHED
 from latentbench_leaderboard._values import as_list
 
-__all__ = ["Published", "foreign_excerpts", "publish", "published_items"]
+__all__ = [
+    "Published",
+    "foreign_excerpts",
+    "guarded_latents",
+    "publish",
+    "published_items",
+    "published_judgement",
+]
 
 _LONGEST_FIELD = 40
 """Characters of a judge's field that is a category, not a sentence."""
+_NESTED = frozenset({dict, list})
 
 
 class Published(NamedTuple):
@@ -49,8 +57,17 @@ def publish(
     config: Mapping[str, Any],
     items: list[dict[str, Any]],
     judgements: list[dict[str, Any]],
+    seen: Iterable[dict[str, Any]] | None = None,
 ) -> Published:
-    """What may be published of a cell; the arguments are not changed."""
+    """What may be published of a cell; the arguments are not changed.
+
+    Args:
+        task: name of its task.
+        config: the task's options.
+        items: its items.
+        judgements: its judgements.
+        seen: the items that its judge saw, where they are another cell's.
+    """
     reduced = published_items(task, config, items)
     removed = 0
     kept = []
@@ -58,8 +75,8 @@ def publish(
         clean, n = _without_excerpts(item)
         kept.append(clean)
         removed += n
-    guarded = _guarded(items)
-    cleared = [_without_words(one) if _may_quote(one, guarded) else one for one in judgements]
+    guarded = guarded_latents(items if seen is None else seen)
+    cleared = [published_judgement(one, guarded) for one in judgements]
     lost = sum(one is not other for one, other in zip(cleared, judgements, strict=True))
     return Published(kept, cleared, removed, lost, reduced != items)
 
@@ -82,7 +99,7 @@ def foreign_excerpts(item: Any) -> set[str]:
             found.add(str(item.get("source")))
         for inner in item.values():
             found |= foreign_excerpts(inner)
-    elif isinstance(item, list) and item and isinstance(item[0], (dict, list)):
+    elif isinstance(item, list) and not _NESTED.isdisjoint(map(type, item)):
         for inner in item:
             found |= foreign_excerpts(inner)
     return found
@@ -114,7 +131,7 @@ def _walk(value: Any) -> tuple[Any, int]:
     return value, 0
 
 
-def _guarded(items: list[dict[str, Any]]) -> set[str]:
+def guarded_latents(items: Iterable[dict[str, Any]]) -> set[str]:
     """Latents with a context of a source that is not on the list; "" where items with contexts name no latent."""
     found = set()
     for item in items:
@@ -124,6 +141,16 @@ def _guarded(items: list[dict[str, Any]]) -> set[str]:
         if any(isinstance(one, dict) and not _free(one.get("source")) for one in contexts):
             found.add(str(item.get("latent", "")))
     return found
+
+
+def published_judgement(judgement: dict[str, Any], guarded: set[str]) -> dict[str, Any]:
+    """The judgement without the judge's words, where it may quote texts; itself if there is nothing to leave out.
+
+    Args:
+        judgement: one.
+        guarded: see `guarded_latents`.
+    """
+    return _without_words(judgement) if _may_quote(judgement, guarded) else judgement
 
 
 def _may_quote(judgement: Mapping[str, Any], guarded: set[str]) -> bool:
@@ -139,6 +166,10 @@ def _without_words(judgement: dict[str, Any]) -> dict[str, Any]:
             name: None if _is_sentence(value) and value != made.get("verdict") else value
             for name, value in fields.items()
         }
+    if "raw" in made and _is_sentence(made.get("reason")):
+        made["reason"] = (
+            None  # why a model's reply has no verdict: a refusal stands there in the model's words
+        )
     return judgement if made == judgement else made
 
 

@@ -16,7 +16,16 @@ from latentbench.errors import UserError
 from latentbench.store import pretty_json
 from latentbench_leaderboard.bundles._findings import CheckReport
 
-__all__ = ["TIERS_FILE", "Tier", "lowest", "read_tiers", "tiers_of_check", "tiers_path", "write_tiers"]
+__all__ = [
+    "TIERS_FILE",
+    "Tier",
+    "lowest",
+    "read_tiers",
+    "tiers_of",
+    "tiers_of_check",
+    "tiers_path",
+    "write_tiers",
+]
 
 Tier = Literal["self-reported", "checked", "reproduced"]
 """From the weakest to the strongest."""
@@ -66,11 +75,33 @@ def read_tiers(path: Path) -> dict[str, Tier]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} can't be read as tiers: {error}") from error
     cells = body.get("cells") if isinstance(body, dict) else None
-    if not isinstance(cells, dict) or body.get("format") != _FORMAT or set(cells.values()) - set(_ORDER):
+    if (
+        not isinstance(cells, dict)
+        or body.get("format") != _FORMAT
+        or any(tier not in _ORDER for tier in cells.values())
+    ):
         raise UserError(
             f"{path} holds no tiers of format {_FORMAT}; `latentbench leaderboard check` writes them"
         )
     return cells
+
+
+def tiers_of(bundle: Path, id: str | None) -> dict[str, Tier]:
+    """What was written beside a bundle of its cells; nothing if it was written of another bundle of that name.
+
+    Args:
+        bundle: the bundle. One in a folder has none: what is in there comes from who made it.
+        id: its id.
+
+    Raises:
+        UserError: the file beside it holds no tiers.
+    """
+    path = tiers_path(bundle)
+    if bundle.is_dir() or id is None or not path.exists():
+        return {}
+    tiers = read_tiers(path)
+    about = json.loads(path.read_text(encoding="utf-8")).get("about")
+    return tiers if isinstance(about, dict) and about.get("last") == id else {}
 
 
 def lowest(tiers: Iterable[Tier]) -> Tier:

@@ -77,9 +77,10 @@ def write_bundle(runs: Sequence[Path], out: Path) -> BundleReport:
         side = _cards(cell.record for cell in cells) | _calibrations(runs)
         for name in sorted(side):
             archive.add(name, side[name])
+        measured = {cell.record.measurement_key: cell.folder for cell in cells if _has_items(cell.folder)}
         for cell in cells:
             key = cell.record.key
-            files, about[key] = _cell_files(cell)
+            files, about[key] = _cell_files(cell, measured.get(cell.record.measurement_key, cell.folder))
             for name in sorted(files):
                 archive.add(f"runs/{key[:2]}/{key}/{name}", files[name])
         manifest = _manifest(cells, archive.files, about)
@@ -163,12 +164,22 @@ def _folders(run: Path) -> list[CellFolder]:
     return ResultsFolder(run).cells()
 
 
-def _cell_files(cell: _Cell) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """The files of a cell by name, with new checksums, and what the manifest says of it."""
+def _has_items(folder: CellFolder) -> bool:
+    return (folder.path / "items.jsonl").is_file()
+
+
+def _cell_files(cell: _Cell, measured: CellFolder) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """The files of a cell by name, with new checksums, and what the manifest says of it.
+
+    Args:
+        cell: the cell.
+        measured: the cell whose items it shares, if it has none of its own.
+    """
     path = cell.folder.path
     task = cell.record.cell.task
     items, judgements = list(cell.folder.items()), list(cell.folder.items("judgements"))
-    published = publish(str(task.get("name")), _config(task), items, judgements)
+    seen = items if _has_items(cell.folder) else measured.items()
+    published = publish(str(task.get("name")), _config(task), items, judgements, seen)
     files = {"cell.json": (path / "cell.json").read_bytes(), "run.json": _record(cell.record)}
     for name, before, after in (
         ("items.jsonl", items, published.items),

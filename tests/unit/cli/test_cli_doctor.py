@@ -77,7 +77,7 @@ class TestDoctor:
     ) -> None:
         options = ("--option", "budget_tokens=300", "--option", "calibration_tokens=100")
         out, _ = run(capsys, "doctor", "task", "core", *options, code=0)
-        assert out.splitlines()[-1] == "11 passed, 0 failed"
+        assert out.splitlines()[-1] == "12 passed, 0 failed"
         from latentbench.registry import Registry
         from latentbench.testing import ToyJudge
 

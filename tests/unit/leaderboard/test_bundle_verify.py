@@ -183,12 +183,16 @@ def test_exit_codes(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_checked_bundle_is_taken_in_with_its_tiers(copied: Path, tmp_path: Path) -> None:
     results = tmp_path / "board"
-    assert add_bundle(copied, results, here).ok
+    report = add_bundle(copied, results, here)
+    assert report.ok
     keys = [cell.key for cell in ResultsFolder(results).cells()]
     assert len(keys) == 6
     assert read_tiers(tiers_path(results)) == dict.fromkeys(keys, "checked")
-    write_tiers(tiers_path(copied), {keys[0]: "reproduced"}, {})
+    write_tiers(tiers_path(copied), {keys[0]: "reproduced"}, {"last": "another bundle of this name"})
     assert add_bundle(copied, results, here).ok  # again is no harm
+    assert read_tiers(tiers_path(results)) == dict.fromkeys(keys, "checked")
+    write_tiers(tiers_path(copied), {keys[0]: "reproduced"}, {"last": report.id})
+    assert add_bundle(copied, results, here).ok
     assert read_tiers(tiers_path(results)) == {**dict.fromkeys(keys, "checked"), keys[0]: "reproduced"}
     assert ResultsFolder(results).verify() == []
     assert len(list(results.glob("cards/*.json"))) == 2

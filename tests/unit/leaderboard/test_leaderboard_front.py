@@ -78,3 +78,55 @@ def test_command(folder: Path) -> None:
     assert json.loads(ran.output) == {"path": str(folder / "index.html"), "sites": ["a", "b"]}
     ran = CliRunner().invoke(leaderboard, ["front", str(folder)])
     assert "2 sites: a, b" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("models", 7),
+        ("models", None),
+        ("dictionaries", None),
+        ("dictionaries", "many"),
+        ("records", [1]),
+        ("latents", 10**200),
+        ("latents", -1),
+        ("target_l0", 7),
+        ("target_l0", ["x"]),
+        ("target_l0", [None]),
+        ("title", None),
+    ],
+)
+def test_a_marker_of_another_form_is_named_or_harmless(folder: Path, name: str, value: object) -> None:
+    marker = folder / "b" / "site.json"
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), name: value}))
+    if name in ("models", "title") or value == 7:
+        assert write_front(folder, "Our boards").sites
+    else:
+        with pytest.raises(UserError, match=f"has no number for {name}"):
+            write_front(folder, "Our boards")
+
+
+def test_names_of_folders_are_encoded_and_nothing_else_is_taken_for_a_page(folder: Path) -> None:
+    (folder / "a").rename(folder / "a%20b #x?")
+    text = write_front(folder, "Our boards").path.read_text()
+    assert 'href="a%2520b%20%23x%3F/static/site.css"' in text
+    assert 'href="a%2520b%20%23x%3F/index.html"' in text
+    quoted = f"<html><head></head><body>{text}</body></html>"
+    (folder / "index.html").write_text(quoted)
+    with pytest.raises(UserError, match="was not made by this command"):
+        write_front(folder, "Our boards")
+    (folder / "index.html").unlink()
+    (folder / "index.html").mkdir()
+    with pytest.raises(UserError, match="was not made by this command"):
+        write_front(folder, "Our boards")
+
+
+def test_a_marker_that_is_too_deep_makes_no_site(folder: Path) -> None:
+    (folder / "b" / "site.json").write_text("[" * 100_000)
+    assert write_front(folder, "Our boards").sites == ["a"]
+
+
+def test_a_name_that_no_address_holds_is_refused(folder: Path) -> None:
+    (folder / "b").rename(folder / "b\n")
+    with pytest.raises(UserError, match=r"'b\\n' has a name that no address holds"):
+        write_front(folder, "Our boards")

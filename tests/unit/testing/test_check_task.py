@@ -74,7 +74,7 @@ class _Watcher(Watcher):
 
     def watch(self, batch: WatchedBatch, codes: Codes) -> list[Item]:
         rows = batch.token_rows().cpu()[codes.rows().cpu()].bincount(minlength=len(batch.rows)).tolist()
-        return [{"kind": "row", "row": place, "active": active} for place, active in enumerate(rows)]
+        return [{"kind": "core", "row": place, "active": active} for place, active in enumerate(rows)]
 
 
 class Plain(Task):
@@ -87,7 +87,7 @@ class Plain(Task):
         return _Watcher()
 
     def summarise(self, items: list[Item], judgements: list[Item], rng: np.random.Generator) -> Summary:
-        active = [item["active"] for item in items if item["kind"] == "row"]
+        active = [item["active"] for item in items if item["kind"] == "core"]
         return Summary([self.metric(float(sum(active)) if active else None)], [], {"rows": len(active)})
 
     def metric(self, value: float | None, name: str = "l0") -> Metric:
@@ -147,7 +147,7 @@ class ByBatch(Plain):
         class Means(_Watcher):
             def watch(self, batch: WatchedBatch, codes: Codes) -> list[Item]:
                 mean = codes.nnz / len(batch.rows) ** 2
-                return [{"kind": "row", "row": place, "active": mean} for place in range(len(batch.rows))]
+                return [{"kind": "core", "row": place, "active": mean} for place in range(len(batch.rows))]
 
         return Means()
 
