@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
-import math
-import subprocess
-import sys
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -20,26 +14,20 @@ from latentbench.data import Corpus, Document
 from latentbench.identity import canonical_json, sha256_json, sha256_text
 from latentbench.judging import make_judge as _made
 from latentbench.lm import LM
-from latentbench.registry import METRICS, PUBLISHED, TASKS, UNITS, Registry
 from latentbench.run import (
-    DictionarySpec,
-    Item,
     Judge,
     Shared,
-    Suite,
     Task,
     TaskConfig,
-    TaskSpec,
-    TokenPolicy,
 )
 from latentbench.run._events import silent
-from latentbench.run._execute import _setup, execute
-from latentbench.run._plan import Cell, Plan, _cell, _Ground
-from latentbench.stats import Units, generator
-from latentbench.store import Metric, ResultsFolder, RunRecord
+from latentbench.run._execute import _setup
+from latentbench.stats import generator
 from latentbench.testing._fitted import fitted_sae
 from latentbench.testing._judge import ToyJudge
 from latentbench.testing._results import Check, CheckResult, Finding, assert_passed, parametrised, run_checks
+from latentbench.testing._task_numbers import batches, empty, light, recomputed, shared_units, summaries
+from latentbench.testing._task_subject import ROWS, TaskSubject
 from latentbench.testing._toy_lm import toy_lm
 from latentbench.testing._toy_tokenizer import toy_tokenizer
 
@@ -48,9 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TASK_CHECKS", "assert_task", "check_task", "parametrize_task_checks", "toy_corpus"]
 
-_ROWS = 4
-_TOLERANCE = 1e-3
-"""Relative difference of a metric that rounding in other batches may explain."""
 _DIRECTIONS = {"higher", "lower", "none"}
 
 
@@ -94,7 +79,7 @@ def check_task(
     lm = lm if lm is not None else toy_lm(tokenizer=toy_tokenizer())
     dictionary = dictionary if dictionary is not None else fitted_sae(lm, "resid_post.1")
     with TemporaryDirectory() as folder:
-        subject = _Subject(task, judge or _toy_judge(task), lm, dictionary, load_split, Path(folder))
+        subject = TaskSubject(task, judge or _toy_judge(task), lm, dictionary, load_split, Path(folder))
         return run_checks(_CHECKS, subject, expected_failures)
 
 
@@ -130,64 +115,7 @@ def parametrize_task_checks(
     )
 
 
-class _Run(NamedTuple):
-    record: RunRecord
-    items: list[Item]
-    judgements: list[Item]
-
-
-class _Subject:
-    """A task and the toy cell that it is run in; runs are kept."""
-
-    def __init__(
-        self,
-        task: Task,
-        judge: Judge,
-        lm: LM,
-        dictionary: Dictionary,
-        load_split: Callable[[str], Corpus],
-        folder: Path,
-    ) -> None:
-        self.task = task
-        self._judge = judge
-        self._lm = lm
-        self._dictionary = dictionary
-        self._load_split = load_split
-        self.folder = folder
-        self._runs: dict[int, _Run] = {}
-
-    def plan(self, batch_rows: int) -> tuple[Plan, Cell]:
-        policy = TokenPolicy(context=24, batch_rows=batch_rows)
-        suite = Suite(
-            name="toy",
-            lm=self._lm.name,
-            target_l0=self._dictionary.card.nominal_l0 or 4,
-            dictionaries=(DictionarySpec(source="toy"),),
-            tasks=(TaskSpec(name=self.task.name),),
-        )
-        ground = _Ground(suite, self._lm, self._load_split("test"), policy)
-        judge = self._judge if self.task.judge_role is not None else None
-        cell = _cell(ground, suite.dictionaries[0], self._dictionary, self.task, judge, 0)
-        return Plan(suite, self._lm, ground.corpus, self._load_split, policy, [cell]), cell
-
-    def run(self, batch_rows: int = _ROWS) -> _Run:
-        if batch_rows not in self._runs:
-            plan, cell = self.plan(batch_rows)
-            out = self.folder / str(batch_rows)
-            (record,) = execute(plan, out)
-            stored = ResultsFolder(out).cell(cell.key)
-            self._runs[batch_rows] = _Run(record, list(stored.items()), list(stored.items("judgements")))
-        return self._runs[batch_rows]
-
-    def card(self) -> dict[str, Any]:
-        return tomllib.loads(_card_path(self.task).read_text(encoding="utf-8"))
-
-
-def _card_path(task: Task) -> Path:
-    return Path(inspect.getfile(type(task))).with_name("card.toml")
-
-
-def _declarations(subject: _Subject) -> Finding:
+def _declarations(subject: TaskSubject) -> Finding:
     task = subject.task
     if not (task.name and task.version):
         return Finding(False, f"name is {task.name!r} and version {task.version!r}", "Fill in both.")
@@ -213,7 +141,7 @@ def _toy_judge(task: Task) -> Judge:
     return judge
 
 
-def _card(subject: _Subject) -> Finding:
+def _card(subject: TaskSubject) -> Finding:
     card, task = subject.card(), subject.task
     for key, wanted in (("name", task.name), ("version", task.version)):
         if card.get(key) != wanted:
@@ -234,7 +162,7 @@ def _card(subject: _Subject) -> Finding:
     return Finding(True, f"{len(card['metric'])} metrics are described")
 
 
-def _runs(subject: _Subject) -> Finding:
+def _runs(subject: TaskSubject) -> Finding:
     run = subject.run()
     if run.record.error is not None:
         return Finding(
@@ -245,7 +173,7 @@ def _runs(subject: _Subject) -> Finding:
     )
 
 
-def _items(subject: _Subject) -> Finding:
+def _items(subject: TaskSubject) -> Finding:
     made = {item["kind"] for item in subject.run().items if item["kind"] != "text"}
     declared = subject.card().get("items")
     if declared is None:
@@ -258,7 +186,7 @@ def _items(subject: _Subject) -> Finding:
     return Finding(True, f"items are of the kinds that card.toml names: {', '.join(sorted(made))}")
 
 
-def _metrics(subject: _Subject) -> Finding:
+def _metrics(subject: TaskSubject) -> Finding:
     declared = subject.card()["metric"]
     metrics = subject.run().record.metrics
     if not metrics:
@@ -287,90 +215,8 @@ def _declared(name: str, declared: Mapping[str, Any]) -> str | None:
     return next((base for base in declared if name.startswith(f"{base}_")), None)
 
 
-def _batches(subject: _Subject) -> Finding:
-    one, other = subject.run().record, subject.run(1).record
-    if other.error is not None:
-        return Finding(False, f"with single rows it failed with {other.error.type}: {other.error.message}")
-    for first, second in zip(one.metrics, other.metrics, strict=True):
-        if not _close(first, second):
-            found = f"{first.name} is {first.value} with {_ROWS} rows in a batch, {second.value} with one"
-            return Finding(False, found, "Look for means over batches, or padding that is counted.")
-    return Finding(True, f"{len(one.metrics)} metrics are the same with {_ROWS} rows in a batch and with one")
-
-
-def _close(first: Metric, second: Metric) -> bool:
-    if first.value is None or second.value is None:
-        return first.value == second.value
-    return abs(first.value - second.value) <= _TOLERANCE * max(abs(first.value), abs(second.value), 1e-3)
-
-
-def _summaries(subject: _Subject) -> Finding:
-    run, task = subject.run(), subject.task
-    key = f"{run.record.key}/summary"
-    again = task.summarise(run.items, run.judgements, generator(key))
-    if list(again.metrics) != run.record.metrics or dict(again.counts) != run.record.counts:
-        instead = "Take all randomness from `rng`, and everything else from the items."
-        return Finding(False, "summarising the stored items again gives other numbers", instead)
-    return Finding(True, "summarising the stored items again gives the same numbers")
-
-
-def _registered(task: Task, registry: Registry) -> bool:
-    """Whether an entry of this name is about this task, and not about another one of its name."""
-    ours = task.name in TASKS.names() and TASKS.load(task.name) is type(task)
-    return ours and task.name in registry.names()
-
-
-def _recomputed(subject: _Subject) -> Finding:
-    run, task = subject.run(), subject.task
-    if not _registered(task, METRICS):
-        instead = f'Add {task.name} = "PACKAGE.metrics:recompute" to its entry points of {METRICS.group!r}.'
-        return Finding(
-            None, "nothing is registered that computes its summary again without the task", instead
-        )
-    config = task.config.model_dump(mode="json")
-    items, what = run.items, "options and items"
-    if _registered(task, PUBLISHED):
-        items, what = (
-            PUBLISHED.load(task.name)(run.items, config),
-            "options and the items as they are published",
-        )
-    metrics, _, counts = METRICS.load(task.name)(
-        items, run.judgements, config, generator(f"{run.record.key}/summary")
-    )
-    if list(metrics) != run.record.metrics or dict(counts) != run.record.counts:
-        return Finding(
-            False, f"its entry point of {METRICS.group!r} gives other numbers than the task, from {what}"
-        )
-    return Finding(True, f"its entry point of {METRICS.group!r} gives the same numbers from {what}")
-
-
-def _shared_units(subject: _Subject) -> Finding:
-    run, task = subject.run(), subject.task
-    if not _registered(task, UNITS):
-        return Finding(True, f"it has no entry point of {UNITS.group!r}: its rows are compared unpaired")
-    found: Units | None = UNITS.load(task.name)(
-        run.items, run.judgements, task.config.model_dump(mode="json")
-    )
-    if found is None:
-        return Finding(None, "its items hold no units")
-    published = {metric.name: metric.value for metric in run.record.metrics}
-    for name, value in found.values().items():
-        known = published.get(name)
-        if known is not None and not math.isclose(value, known, rel_tol=1e-6, abs_tol=1e-6):
-            return Finding(False, f"{name!r} is {known:g}, and its units give {value:g}")
-    return Finding(True, f"units of {len(found.statistics)} metrics give the published values")
-
-
-def _empty(subject: _Subject) -> Finding:
-    summary = subject.task.summarise([], [], generator("testing/empty"))
-    scored = [metric.name for metric in summary.metrics if metric.value is not None]
-    if scored:
-        return Finding(False, f"{scored[0]!r} has a value without any item", "Give None and the reason.")
-    return Finding(True, f"without items, {len(summary.metrics)} metrics are None with a reason")
-
-
-def _resume(subject: _Subject) -> Finding:
-    plan, cell = subject.plan(_ROWS)
+def _resume(subject: TaskSubject) -> Finding:
+    plan, cell = subject.plan(ROWS)
     run = subject.run()
     setup = _setup(plan, cell, subject.folder / "again", Shared(), silent)
     known = {(item["kind"], item["id"]) for item in run.items}
@@ -385,26 +231,7 @@ def _resume(subject: _Subject) -> Finding:
     return Finding(True, "measuring again with all items stored adds none")
 
 
-def _light(subject: _Subject) -> Finding:
-    package = type(subject.task).__module__.rpartition(".")[0]
-    name = f"{package}.metrics"
-    if not package or importlib.util.find_spec(name) is None:
-        return Finding(None, "there is no module `metrics` beside the task's")
-    code = f"import sys, {name}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    path = [entry for entry in sys.path if entry]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}; {code}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["torch is imported"])[-1]
-        return Finding(False, f"{name}: {last}", "Keep summaries to NumPy and latentbench.stats.")
-    return Finding(True, f"{name} imports without torch")
-
-
-_CHECKS: Sequence[Check[_Subject]] = (
+_CHECKS: Sequence[Check[TaskSubject]] = (
     Check("declarations", "Name, version and options are part of every cell's key.", _declarations),
     Check("card", "Lists and boards read card.toml without importing the task.", _card),
     Check("run", "A suite runs the task like this.", _runs, ("declarations",)),
@@ -415,25 +242,25 @@ _CHECKS: Sequence[Check[_Subject]] = (
         "items",
         "Items of other kinds are refused in a bundle: no number follows from them.",
         _items,
-        ("run",),
+        ("card", "run"),
     ),
-    Check("batch invariance", "Batch size must not change a score.", _batches, ("run",)),
+    Check("batch invariance", "Batch size must not change a score.", batches, ("run",)),
     Check(
         "summary",
         "Anybody must be able to compute a published number again from its items.",
-        _summaries,
+        summaries,
         ("run",),
     ),
     Check(
         "recomputed",
         "`latentbench leaderboard check` computes summaries of stored cells where no task is made.",
-        _recomputed,
+        recomputed,
         ("run",),
     ),
-    Check("units", "Rows on the same units are ranked and compared as pairs.", _shared_units, ("run",)),
-    Check("no items", "A cell may find nothing to measure; that is no score, not 0.", _empty, ("run",)),
+    Check("units", "Rows on the same units are ranked and compared as pairs.", shared_units, ("run",)),
+    Check("no items", "A cell may find nothing to measure; that is no score, not 0.", empty, ("run",)),
     Check("resume", "After a crash the step runs again with what it had stored.", _resume, ("run",)),
-    Check("light metrics", "The leaderboard computes summaries again where there is no torch.", _light),
+    Check("light metrics", "The leaderboard computes summaries again where there is no torch.", light),
 )
 TASK_CHECKS = tuple(check.name for check in _CHECKS)
 """Names of the checks of `check_task`, in their order."""

@@ -19,7 +19,8 @@ from latentbench.store import Metric
 from latentbench.testing import (
     TASK_CHECKS,
     CheckResult,
-    _task,
+    _task_numbers,
+    _task_subject,
     assert_task,
     check_task,
     parametrize_task_checks,
@@ -175,8 +176,10 @@ class Forgets(Plain):
 @pytest.fixture(autouse=True)
 def _cores_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """The card that is found beside the module of these tasks is core's."""
-    own, cores = _task._card_path, Path(core.__file__).with_name("card.toml")
-    monkeypatch.setattr(_task, "_card_path", lambda task: cores if isinstance(task, Plain) else own(task))
+    own, cores = _task_subject.card_path, Path(core.__file__).with_name("card.toml")
+    monkeypatch.setattr(
+        _task_subject, "card_path", lambda task: cores if isinstance(task, Plain) else own(task)
+    )
 
 
 def test_the_plain_task_is_sound() -> None:
@@ -209,7 +212,9 @@ def test_what_is_published_must_give_the_same_numbers(
         def load(self, name: str) -> Any:
             return lambda items, config: items if keeps else items[1:]
 
-    monkeypatch.setattr(_task, "PUBLISHED", Entries("latentbench.published", "published form of task"))
+    monkeypatch.setattr(
+        _task_numbers, "PUBLISHED", Entries("latentbench.published", "published form of task")
+    )
     (found,) = [one for one in check_task(small_core()) if one.name == "recomputed"]
     assert found.state == state
     assert "as they are published" in found.found
