@@ -371,8 +371,8 @@ class TestLatents:
         steers.locator("summary").click()
         sample = steers.locator("li").first
         expect(sample).to_contain_text("with 1 other, factor 1")
-        expect(sample.locator(".pair .said")).to_have_count(2)
-        expect(sample.locator(".pair .said").first).to_contain_text("my sister and her dog")
+        expect(sample.locator(".sides .said")).to_have_count(2)
+        expect(sample.locator(".sides .said").first).to_contain_text("my sister and her dog")
         sample.locator("a").click()
         expect(page.locator("section.concept:target")).to_be_visible()
         site.close(latents)

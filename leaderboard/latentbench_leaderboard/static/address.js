@@ -25,5 +25,11 @@ window.latentbench.address = (() => {
     });
   }
 
+  // Followed as a link, "Skip to content" would put #main in place of what the address holds.
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    document.getElementById("main").focus();
+  });
+
   return { read, write, follow };
 })();

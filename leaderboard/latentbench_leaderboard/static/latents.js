@@ -1,11 +1,12 @@
 // The latents of one dictionary: find, order, page through, and read contexts with highlighted tokens.
 "use strict";
 (() => {
-  const { load, element: el, isolate, failure } = window.latentbench;
+  const { load, address, element: el, isolate, failure } = window.latentbench;
   const byId = (id) => document.getElementById(id);
   const list = byId("latents");
   const { name, root, steering } = list.dataset;
   const PER_PAGE = 10;
+  const fields = Object.fromEntries(["find", "order", "show"].map((field) => [field, byId(`latent-${field}`)]));
   let index = null, chosen = [], page = 0, drawing = 0;
 
   // Line ends, tabs and characters that turn the direction of writing are shown as what they are.
@@ -55,7 +56,7 @@
     return el(
       "li", "",
       el("p", "", link, el("span", "sub", ` · ${one.m}, ${others}, factor ${one.f} · `), el("b", one.s ? "yes" : "no", one.s ? "✓ success" : "✗ no success")),
-      el("div", "pair", said("Unsteered", one.b), said("Steered", one.w)),
+      el("div", "sides", said("Unsteered", one.b), said("Steered", one.w)),
     );
   }
 
@@ -123,10 +124,10 @@
     ...(index.steered.some(Boolean) ? [["steered", (i) => index.steered[i] > 0]] : []),
   ];
 
-  function choose() {
-    const words = byId("latent-find").value.trim().toLowerCase();
-    const [, key, sign] = orders()[byId("latent-order").selectedIndex];
-    const fits = kinds()[byId("latent-show").selectedIndex][1];
+  function choose(first) {
+    const words = fields.find.value.trim().toLowerCase();
+    const [, key, sign] = orders()[fields.order.selectedIndex];
+    const fits = kinds()[fields.show.selectedIndex][1];
     const found = (i) => !words || (/^\d+$/.test(words) ? String(index.latent[i]) === words : index.word[i].toLowerCase().includes(words));
     const values = index.latent.map((_, i) => key(i));
     chosen = index.latent.map((_, i) => i).filter((i) => fits(i) && found(i));
@@ -135,22 +136,39 @@
       if (x === null || y === null) return (x === null) - (y === null);
       return sign * (x - y);
     });
-    page = 0;
+    page = first;
     return draw();
+  }
+
+  function toAddress(step) {
+    const state = Object.entries(fields).map(([name, field]) => [name, field.value]);
+    address.write({ ...Object.fromEntries(state), page: page ? page + 1 : "" }, step);
   }
 
   function turnTo(step) {
     page += step;
     draw().then(() => list.scrollIntoView({ block: "start" }));
+    toAddress(true);
   }
 
+  // Links everywhere hold #latent=12: that latent alone, whatever was chosen before.
   function fromAddress() {
-    const asked = /^#latent=(\d+)$/.exec(location.hash);
-    if (!asked) return;
-    byId("latent-show").selectedIndex = 0;
-    byId("latent-find").value = asked[1];
-    choose();
+    const { latent, ...asked } = address.read();
+    const state = /^\d+$/.test(latent) ? { find: latent } : asked;
+    for (const [name, field] of Object.entries(fields)) {
+      const wanted = state[name] || "";
+      field.value = wanted;
+      if (field.value !== wanted) field.value = ""; // an address of another dictionary
+    }
+    choose(/^\d+$/.test(state.page) ? state.page - 1 : 0);
   }
+
+  // The first choice is the usual one, which the address leaves out.
+  const options = (labels) => labels.map((label, i) => {
+    const option = el("option", "", label);
+    option.value = i ? label : "";
+    return option;
+  });
 
   async function start() {
     try {
@@ -159,15 +177,22 @@
       list.replaceChildren(failure(error));
       return;
     }
-    byId("latent-order").append(...orders().map(([label]) => el("option", "", label)));
-    byId("latent-show").append(...kinds().map(([label]) => el("option", "", label)));
+    fields.order.append(...options(orders().map(([label]) => label)));
+    fields.show.append(...options(kinds().map(([label]) => label)));
     byId("latent-tools").hidden = false;
     byId("latent-tools").addEventListener("submit", (event) => event.preventDefault());
-    for (const id of ["latent-find", "latent-order", "latent-show"]) byId(id).addEventListener("input", choose);
+    for (const field of Object.values(fields)) {
+      let typing = false; // a word is one step for the back button, not one for every letter
+      field.addEventListener("focus", () => (typing = false));
+      field.addEventListener("input", () => {
+        choose(0);
+        toAddress(!typing);
+        typing = field.type === "search";
+      });
+    }
     byId("latent-previous").addEventListener("click", () => turnTo(-1));
     byId("latent-next").addEventListener("click", () => turnTo(1));
-    addEventListener("hashchange", fromAddress);
-    await choose();
+    address.follow(fromAddress);
     fromAddress();
   }
 

@@ -1,7 +1,8 @@
 // Transcripts of one dictionary, loaded concept by concept: unsteered and steered text side by side.
+// Links lead to #c0; a choice of method or factor makes that #concept=c0&method=Prompt&factor=2.
 "use strict";
 (() => {
-  const { load, element: el, isolate, failure } = window.latentbench;
+  const { load, address, element: el, isolate, failure } = window.latentbench;
 
   function text(prompt, said) {
     const paragraph = el("p", "said", el("span", "prompt", prompt), said || el("i", "", "(nothing)"));
@@ -31,49 +32,89 @@
     return [picker, el("label", "", `${title} `, picker)];
   };
 
-  function table(place, shard) {
+  function table(place, shard, changed) {
     const body = el("tbody", "");
     const heads = ["Prompt half", "Unsteered", "Steered"].map((title) => el("th", "", title));
     for (const th of heads) th.scope = "col";
     const [methods, methodLabel] = choice("Method", shard.methods);
     const [factors, factorLabel] = choice("Factor", []);
     let used = [];
+    const usual = () => Math.floor((used.length - 1) / 2);
     const draw = () => rows(shard, methods.selectedIndex, used[factors.selectedIndex], body);
-    const offer = () => {
-      const asked = used[factors.selectedIndex];
+    const offer = (asked) => {
       used = shard.factors.map((_, i) => i).filter((i) => shard.rows.some((row) => row[1] === methods.selectedIndex && row[2] === i));
       factors.replaceChildren(...used.map((i) => el("option", "", shard.factors[i])));
-      factors.selectedIndex = used.includes(asked) ? used.indexOf(asked) : Math.floor((used.length - 1) / 2);
+      const known = used.findIndex((i) => shard.factors[i] === asked);
+      factors.selectedIndex = known < 0 ? usual() : known;
       draw();
     };
-    methods.addEventListener("input", offer);
-    factors.addEventListener("input", draw);
-    offer();
+    const show = ({ method, factor }) => {
+      methods.selectedIndex = Math.max(0, shard.methods.indexOf(method));
+      offer(factor);
+    };
+    const tell = () => changed({
+      method: methods.selectedIndex ? methods.value : "",
+      factor: factors.selectedIndex === usual() ? "" : factors.value,
+    });
+    methods.addEventListener("input", () => {
+      offer(factors.value);
+      tell();
+    });
+    factors.addEventListener("input", () => {
+      draw();
+      tell();
+    });
     const made = el("table", "plain transcript", el("thead", "", el("tr", "", ...heads)), body);
     made.setAttribute("aria-label", `Texts for ${place.dataset.concept}`);
-    return [el("p", "tools", shard.methods.length > 1 ? methodLabel : null, factorLabel), made];
+    return { show, parts: [el("p", "tools", shard.methods.length > 1 ? methodLabel : null, factorLabel), made] };
   }
 
   function prepare(place) {
-    const details = el("details", "", el("summary", "", "Texts side by side"));
+    const section = place.closest("section");
+    const summary = el("summary", "", "Texts side by side");
+    const details = el("details", "", summary);
+    let state = {}, made = null;
+    const toAddress = (step) => address.write({ concept: section.id, ...state }, step);
+    const changed = (choice) => {
+      state = choice;
+      toAddress(true);
+    };
     details.addEventListener("toggle", async () => {
       if (!details.open || details.dataset.loaded) return;
       details.dataset.loaded = "yes";
       try {
-        details.append(...table(place, await load(place.dataset.root, place.dataset.name)));
+        made = table(place, await load(place.dataset.root, place.dataset.name), changed);
+        made.show(state);
+        details.append(...made.parts);
       } catch (error) {
         details.append(failure(error));
       }
     });
+    summary.addEventListener("click", () => {
+      if (!details.open) toAddress(false); // reading on is no step to go back
+    });
     place.append(details);
-    return details;
+    const show = (choice) => {
+      state = choice;
+      if (made) made.show(state);
+    };
+    return { section, details, show };
   }
 
-  const made = [...document.querySelectorAll(".transcripts")].map((place) => [place.closest("section"), prepare(place)]);
-  const open = () => {
-    const asked = made.find(([section]) => `#${section.id}` === location.hash) || (location.hash ? null : made[0]);
-    if (asked) asked[1].open = true;
-  };
-  addEventListener("hashchange", open);
-  open();
+  const places = [...document.querySelectorAll(".transcripts")].map(prepare);
+
+  // The address holds the choice for one concept; the others are shown as usual.
+  function fromAddress(arriving) {
+    const { concept, method, factor } = address.read();
+    const asked = places.find(({ section }) => section.id === (concept || location.hash.slice(1))) || places[0];
+    if (!asked) return;
+    for (const one of places) one.show(one === asked ? { method, factor } : {});
+    asked.details.open = true;
+    const { top, bottom } = asked.section.getBoundingClientRect();
+    const seen = !arriving && bottom > 0 && top < innerHeight;
+    if (concept === asked.section.id && !seen) asked.section.scrollIntoView();
+  }
+
+  address.follow(() => fromAddress(false));
+  fromAddress(true);
 })();
