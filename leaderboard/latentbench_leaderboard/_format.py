@@ -36,7 +36,10 @@ MINUS = "\N{MINUS SIGN}"
 _MOST_DECIMALS = 4
 _NAME_LIMIT = 80
 _SLUG_LIMIT = 40
-_ACRONYMS = {"ce": "CE", "kl": "KL", "mse": "MSE", "l0": "L0", "l2": "L2", "auroc": "AUROC", "lm": "LM"}
+_ACRONYMS = {
+    "auroc": "AUROC", "ce": "CE", "diffmean": "DiffMean", "gradsae": "GradSAE", "kl": "KL", "l0": "L0", "l2": "L2",
+    "lm": "LM", "mse": "MSE", "pca": "PCA", "routesae": "RouteSAE", "topk": "TopK",
+}  # fmt: skip
 
 
 def clip(text: str, limit: int = _NAME_LIMIT) -> str:

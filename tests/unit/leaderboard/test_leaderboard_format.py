@@ -99,6 +99,7 @@ def test_clip_of_a_megabyte() -> None:
 def test_humanise() -> None:
     assert humanise("explained_variance") == "Explained variance"
     assert humanise("ce_recovered") == "CE recovered"
+    assert humanise("success_gradsae") == "Success GradSAE"
 
 
 def test_sites_text() -> None:
