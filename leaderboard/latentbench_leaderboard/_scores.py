@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from latentbench.registry import UNITS
 from latentbench.stats import Estimate, RankInterval, generator, rank_independent, rank_intervals
 from latentbench.store import Metric
 from latentbench_leaderboard._columns import Column, Pick
@@ -146,7 +147,7 @@ def _ranks(
     direction: Literal["higher", "lower"] = "higher" if column.direction == "higher" else "lower"
     metrics = [pick.metric for pick in found.values() if pick.metric is not None]
     drawn = {key: units.of(pick.entry) for key, pick in found.items()}
-    table, why = _joint(column.metric or "", drawn)
+    table, why = _joint(column, drawn)
     if table is not None:
         placed = rank_intervals([metric.value for metric in metrics], table, direction, level)
         unit = clip(metrics[0].resampling_unit, 40)
@@ -159,8 +160,11 @@ def _ranks(
     return dict(zip(found, placed, strict=True)), f"unpaired: {why}"
 
 
-def _joint(metric: str, drawn: Mapping[str, Drawn | None]) -> tuple[NDArray[np.float64] | None, str]:
+def _joint(column: Column, drawn: Mapping[str, Drawn | None]) -> tuple[NDArray[np.float64] | None, str]:
     """Float[draw, row] of rows on the same units, or why there is none."""
+    metric = column.metric or ""
+    if column.task not in UNITS.names():
+        return None, "numbers of this task are no sums over units that rows share"
     have = [one for one in drawn.values() if one is not None and metric in one.draws]
     if len(have) < len(drawn):
         return None, f"{len(drawn) - len(have)} of {len(drawn)} rows have no items by shared unit here"

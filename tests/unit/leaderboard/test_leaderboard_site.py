@@ -143,6 +143,7 @@ class TestContents:
         assert "64 ± 5 %" in text
         assert "embed (all-MiniLM-L6-v2)" in pages["judges.html"].text
         assert "unpaired: 3 of 3 rows have no items by shared unit here" in text
+        assert "unpaired: numbers of this task are no sums over units that rows share" in text
 
     def test_card_facts(self, pages: dict[str, Page]) -> None:
         (text,) = [page.text for name, page in pages.items() if name.startswith("dictionaries/routesae-")]
