@@ -99,6 +99,11 @@ def build_site(results: Path, target: Path, options: BuildOptions) -> SiteReport
     Raises:
         UserError: the results can't be read, or the target must not be replaced.
     """
+    if results.is_file():
+        raise UserError(
+            f"{results} is a file: a site is built from a results folder. Take a bundle into one with `latentbench "
+            f"leaderboard add {results} --to FOLDER`, and build from that."
+        )
     check_target(target, results)
     subjects, unfinished = load_subjects(results)
     site = _Site(subjects, unfinished, load_calibrations(results), load_errata(results), options)

@@ -12,9 +12,10 @@ from latentbench.identity import sha256_json
 from latentbench_leaderboard._format import clip
 from latentbench_leaderboard._values import as_list, real
 
-__all__ = ["UNCALIBRATED", "calibration_text", "load_calibrations"]
+__all__ = ["NO_RUBRICS", "UNCALIBRATED", "calibration_text", "load_calibrations"]
 
 UNCALIBRATED = "not calibrated"
+NO_RUBRICS = "judges by similarity: no calibration exists"
 
 
 def load_calibrations(results: Path) -> dict[str, dict[str, Any]]:
@@ -49,6 +50,8 @@ def calibration_text(judge: Mapping[str, Any] | None, known: Mapping[str, dict[s
     if judge is None:
         return None
     rubrics = judge.get("rubrics")
+    if rubrics is None:
+        return NO_RUBRICS
     calibration = known.get(sha256_json({name: value for name, value in judge.items() if name != "rubrics"}))
     if calibration is None or not isinstance(rubrics, dict):
         return UNCALIBRATED

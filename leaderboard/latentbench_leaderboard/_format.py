@@ -81,7 +81,7 @@ def decimals_for(metrics: Iterable[Metric]) -> int:
     widths = [(m.interval.high - m.interval.low) / 2 for m in scored if m.interval is not None]
     widths = [width for width in widths if width > 0]
     values = [abs(m.value) for m in scored if m.value]
-    if scored and all(float(m.value or 0).is_integer() for m in scored) and max(values, default=2) > 1:
+    if scored and all(float(m.value or 0).is_integer() for m in scored) and max(values, default=0) > 1:
         return 0
     if widths:
         return _clamp(1 - math.floor(math.log10(median(widths))))

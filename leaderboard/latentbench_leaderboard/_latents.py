@@ -248,6 +248,7 @@ def _index(
         "steered": [len(latent.samples) for latent in ordered],
         "kept": [one["k"] for one in shown],
         "word": [next((c["c"] for c in one["p"] if c["c"]), "") for one in shown],
+        "texts": [sum(context["w"] is not None for context in (*one["p"], *one["q"])) for one in shown],
         "judges": judges,
         "scores": [[None if score is None else _round(score) for score in scores[judge]] for judge in judges],
     }

@@ -23,6 +23,8 @@ from latentbench_leaderboard._units import Drawn, UnitBook
 __all__ = ["Score", "ScoredColumn", "Strip", "score_column", "standard_error"]
 
 _REASON = 300
+_RANKED = 2
+"""Rows that a rank needs: one alone is neither best nor worst."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def _ranks(
         for key, pick in picks.items()
         if pick is not None and not pick.mark and pick.metric is not None and pick.metric.value is not None
     }
-    if column.direction not in ("higher", "lower") or not found:
+    if column.direction not in ("higher", "lower") or len(found) < _RANKED:
         return {}, ""
     direction: Literal["higher", "lower"] = "higher" if column.direction == "higher" else "lower"
     metrics = [pick.metric for pick in found.values() if pick.metric is not None]

@@ -6,6 +6,7 @@ records' labels, which are not hashed; everything that tells rows apart comes fr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -211,8 +212,14 @@ def _with_tier(subject: Subject, tiers: Mapping[str, Tier] | None) -> Subject:
 
 
 def _label(entries: Iterable[Entry], name: str) -> str | None:
-    found = (entry.record.labels.get(name) for entry in entries)
-    return next((value for value in found if isinstance(value, str) and value.strip()), None)
+    """What most cells say, or the one that was finished first: another submission's name renames no row."""
+    found = [
+        (value, entry.record.finished)
+        for entry in entries
+        if isinstance(value := entry.record.labels.get(name), str) and value.strip()
+    ]
+    votes = Counter(value for value, _ in found)
+    return min(found, key=lambda one: (-votes[one[0]], one[1], one[0]))[0] if found else None
 
 
 def _unique(subjects: list[Subject]) -> list[Subject]:

@@ -186,6 +186,7 @@ def verify(
     Exit code 0 if all of the sample agree within their intervals, 1 otherwise; a cell that can't be measured here
     agrees with nothing.
     """
+    from latentbench_leaderboard.bundles import tiers_path
     from latentbench_leaderboard.bundles._verify import by_command
     from latentbench_leaderboard.verification import verify_bundle
 
@@ -204,6 +205,8 @@ def verify(
             click.echo(f"          {line}")
     agree = sum(one.result == "agrees" for one in found.outcomes)
     click.echo(f"{agree} of {len(found.outcomes)} cells were reproduced")
+    if found.report.ok:
+        click.echo(f"Written beside it: {tiers_path(bundle)}; `latentbench leaderboard add` takes it along")
     return 0 if found.ok else 1
 
 

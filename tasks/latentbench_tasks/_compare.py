@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +60,7 @@ def compare(
     """Compare the dictionaries whose names match a shell pattern with those that match another.
 
     The dictionaries of a family are taken for training runs of one recipe, so its pattern must not mix sparsities.
+    Controls are no training runs: only a pattern that fits nothing else means them.
 
     Args:
         results: a results folder.
@@ -73,24 +74,43 @@ def compare(
     """
     folder = ResultsFolder(results)
     records = [record for record in folder.records() if record.status == "ok"]
-    names = sorted({str(record.labels["dictionary"]) for record in records})
-    for pattern in (first, second):
-        if not any(fnmatch(name, pattern) for name in names):
-            raise unknown_name("dictionary or pattern", pattern, names)
-    both = [name for name in names if fnmatch(name, first) and fnmatch(name, second)]
+    controls = {_name(record): _is_control(record) for record in records}
+    families = [_family(pattern, controls) for pattern in (first, second)]
+    both = sorted(families[0] & families[1])
     if both:
         raise UserError(
             f"{both[0]!r} is in both families, {first!r} and {second!r}: a run can't be compared with itself"
         )
     found: list[Compared] = []
     for setting in _settings(records):
-        groups = [_group(setting, pattern) for pattern in (first, second)]
+        groups = [_group(setting, family) for family in families]
         if all(group.records for group in groups):
             found += _compared(folder, groups[0], groups[1], metrics, log_errors or {})
     if not found:
         wanted = ", ".join(metrics) or "headline metrics"
         raise UserError(f"{first!r} and {second!r} have no {wanted} in common in {results}")
     return found
+
+
+def _name(record: RunRecord) -> str:
+    return str(record.labels["dictionary"])
+
+
+def _is_control(record: RunRecord) -> bool:
+    card = record.labels.get("card")
+    return record.labels.get("control") is True or (isinstance(card, dict) and card.get("control") is True)
+
+
+def _family(pattern: str, controls: Mapping[str, bool]) -> set[str]:
+    """Names that fit a pattern; controls among them only if nothing else does.
+
+    Raises:
+        UserError: none fits.
+    """
+    fitting = {name for name in controls if fnmatch(name, pattern)}
+    if not fitting:
+        raise unknown_name("dictionary or pattern", pattern, sorted(controls))
+    return {name for name in fitting if not controls[name]} or fitting
 
 
 def _settings(records: Sequence[RunRecord]) -> Iterator[list[RunRecord]]:
@@ -102,11 +122,8 @@ def _settings(records: Sequence[RunRecord]) -> Iterator[list[RunRecord]]:
     yield from sorted(by_setting.values(), key=lambda group: str(group[0].cell.task["name"]))
 
 
-def _group(records: Sequence[RunRecord], pattern: str) -> _Group:
-    chosen = sorted(
-        (record for record in records if fnmatch(str(record.labels["dictionary"]), pattern)),
-        key=lambda record: str(record.labels["dictionary"]),
-    )
+def _group(records: Sequence[RunRecord], family: set[str]) -> _Group:
+    chosen = sorted((record for record in records if _name(record) in family), key=_name)
     by_name: dict[str, list[Metric]] = defaultdict(list)
     for record in chosen:
         for metric in record.metrics:

@@ -20,6 +20,7 @@ __all__ = ["describe"]
 @click.argument("kind", metavar="[" + "|".join(kind.singular for kind in KINDS) + "]")
 @click.argument("name")
 @checkpoint_options
+@click.option("--options", is_flag=True, help="Of a task: its options and their defaults. Imports torch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def describe(
     kind: str,
@@ -31,6 +32,7 @@ def describe(
     n_layers: int | None,
     prefix: int | None,
     mode: str | None,
+    options: bool,
     as_json: bool,
 ) -> None:
     """Explain one thing that `latentbench ls` lists, or the dictionary at a path: `describe dict PATH`.
@@ -44,6 +46,9 @@ def describe(
         row = importlib.import_module("latentbench.cli._describe_dict").checkpoint_row(name, facts)
     else:
         row = find_row(found, name)
+    if options and found.singular == "task":
+        defaults = importlib.import_module("latentbench.cli._describe_task").options_of(row["name"])
+        row = {**row, "defaults": defaults}
     if as_json:
         echo_json(row)
         return
@@ -55,10 +60,14 @@ def describe(
     for shown in ("name", "title", "version", "aliases"):
         details.pop(shown, None)
     metrics = details.pop("metric", {})
-    inner = {key: details.pop(key) for key in ("card", "suite") if isinstance(details.get(key), Mapping)}
+    inner = {
+        key: details.pop(key)
+        for key in ("card", "suite", "defaults")
+        if isinstance(details.get(key), Mapping)
+    }
     _echo_details(details)
-    for value in inner.values():
-        click.echo("")
+    for key, value in inner.items():
+        click.echo("\n" + click.style("options and their defaults", bold=True) if key == "defaults" else "")
         _echo_details(value)
     if metrics:
         _echo_metrics(metrics)

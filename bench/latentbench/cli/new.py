@@ -61,7 +61,7 @@ def new() -> None:
     """Write a small package with an adapter, a task or a judge of your own.
 
     It installs with pip, registers itself through an entry point, and comes with a test that runs the conformance
-    kit. Everything it does is in one module, to be changed.
+    kit. What it does is a small example, to be changed.
     """
 
 
@@ -121,9 +121,8 @@ def _write(kind: str, name: str, out: Path | None, as_json: bool) -> None:
         return
     for path in written:
         click.echo(path)
-    click.echo(
-        f"\nNext:\n  pip install -e {folder}\n  pytest {folder}\n  {scaffold.next.replace('NAME', name)}"
-    )
+    then = scaffold.next.replace("NAME", name)
+    click.echo(f"\nNext:\n  pip install -e '{folder}[test]'\n  python -m pytest {folder}\n  {then}")
 
 
 def _checked(registry: Registry, name: str) -> str:

@@ -124,7 +124,12 @@ def _completeness(groups: Sequence[Sequence[RunRecord]]) -> Iterator[Finding]:
     for members in by_lm.values():
         wanted = {what: name for group in members for what, name in _measured(group).items()}
         for group in members:
-            lacking = sorted({wanted[what] for what in set(wanted) - set(_measured(group))})
+            own = set(_measured(group).values())
+            lacking = sorted(
+                f"{name} under other options" if (name := wanted[what]) in own else name
+                for what in set(wanted) - set(_measured(group))
+            )
+            lacking = list(dict.fromkeys(lacking))
             if lacking:
                 text = (
                     f"has no cell of {', '.join(lacking[:_MOST_LINES])}, which other dictionaries here have"

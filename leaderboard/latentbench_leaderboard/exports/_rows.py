@@ -72,6 +72,8 @@ class Row(NamedTuple):
     """Why there is no value, or what made the cell fail."""
     note: str
     """The definition in one line."""
+    settings: str
+    """Hash of task, options, corpus and token policy: numbers compare only where it is equal."""
     key: str
     """Key of the cell."""
     finished: str
@@ -127,6 +129,7 @@ def _row(record: RunRecord, metric: Metric | None, reason: str | None) -> Row:
         headline=metric is not None and metric.headline,
         reason=reason,
         note="" if metric is None else metric.note,
+        settings=sha256_json([cell.task, cell.corpus, cell.token_policy])[:16],
         key=record.key,
         finished=record.finished,
         package_version=_text(package.get("version")) if isinstance(package, dict) else None,

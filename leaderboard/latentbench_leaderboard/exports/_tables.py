@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from latentbench_leaderboard.pages import markdown_table
 
 __all__ = ["latex_text", "markdown_text"]
 
+_OTHER = "*"
+"""Behind a number that was measured under other settings than most of its column."""
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~$])")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
@@ -29,6 +32,8 @@ class _Table(NamedTuple):
     units: list[str]
     lines: list[list[Row | None]]
     """For each row of the table the number of each column."""
+    settings: list[str]
+    """What most numbers of each column were measured under."""
     names: list[str]
 
 
@@ -43,7 +48,7 @@ def markdown_text(rows: Sequence[Row]) -> str:
         texts = _texts(table, number)
         lines = [[_markdown(name), *line] for name, line in zip(table.names, texts, strict=True)]
         parts.append(f"**{_markdown(table.lm)}**\n\n{markdown_table(head, lines)}\n")
-    return "\n".join([*parts, _levels(rows)])
+    return "\n".join([*parts, _levels(rows), *_others(rows)])
 
 
 def latex_text(rows: Sequence[Row]) -> str:
@@ -61,7 +66,22 @@ def latex_text(rows: Sequence[Row]) -> str:
             f"% {' '.join(table.lm.split())}\n\\begin{{tabular}}{{l{'r' * len(table.columns)}}}\n\\hline\n"
             f"{' & '.join(head)} \\\\\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
         )
-    return "\n".join(parts)
+    return "\n".join([*parts, *(f"% {line}" for line in _others(rows))])
+
+
+def _others(rows: Sequence[Row]) -> list[str]:
+    """What the mark means, where a table has it."""
+    marked = any(
+        row is not None and row.settings != usual
+        for table in _tables(rows)
+        for line in table.lines
+        for row, usual in zip(line, table.settings, strict=True)
+    )
+    return (
+        [f"{_OTHER} measured under other settings than most of its column: not comparable.\n"]
+        if marked
+        else []
+    )
 
 
 def _levels(rows: Sequence[Row]) -> str:
@@ -79,17 +99,29 @@ def _tables(rows: Sequence[Row]) -> list[_Table]:
 def _table(lm: str, rows: list[Row]) -> _Table:
     units: dict[tuple[str, str, str | None], str] = {}
     lines: dict[tuple[object, ...], dict[tuple[str, str, str | None], Row]] = {}
+    usual = _usual(rows)
     for row in rows:
         column = (row.task, str(row.metric), row.judge)
         units.setdefault(column, row.unit or "")
         subject = (row.dictionary, row.dictionary_sha256, row.sparsity, row.target_l0, row.seed)
-        lines.setdefault(subject, {}).setdefault(column, row)
+        line = lines.setdefault(subject, {})
+        if column not in line or line[column].settings != usual[column]:
+            line[column] = row
     seeds = len({row.seed for row in rows}) > 1
     names = [f"{subject[0]}, seed {subject[-1]}" if seeds else str(subject[0]) for subject in lines]
     controls = [next(iter(line.values())).control for line in lines.values()]
     named = [f"{name} (control)" if control else name for name, control in zip(names, controls, strict=True)]
     table = [[line.get(column) for column in units] for line in lines.values()]
-    return _Table(lm, list(units), list(units.values()), table, named)
+    return _Table(lm, list(units), list(units.values()), table, [usual[column] for column in units], named)
+
+
+def _usual(rows: Sequence[Row]) -> dict[tuple[str, str, str | None], str]:
+    """The settings that most numbers of each column were measured under, those of controls counting least."""
+    votes: dict[tuple[str, str, str | None], Counter[str]] = {}
+    for row in rows:
+        found = votes.setdefault((row.task, str(row.metric), row.judge), Counter())
+        found[row.settings] += 1 if row.control else 1000
+    return {column: min(found, key=lambda one: (-found[one], one)) for column, found in votes.items()}
 
 
 def _heading(column: tuple[str, str, str | None], unit: str, escape: Callable[[str], str]) -> str:
@@ -102,7 +134,10 @@ def _texts(table: _Table, one: Callable[[float, int], str]) -> list[list[str]]:
     columns = zip(*table.lines, strict=True)
     decimals = [decimals_for([_metric(row) for row in column if row is not None]) for column in columns]
     return [
-        ["" if row is None else _text(row, places, one) for row, places in zip(line, decimals, strict=True)]
+        [
+            "" if row is None else _text(row, places, one) + (_OTHER if row.settings != usual else "")
+            for row, places, usual in zip(line, decimals, table.settings, strict=True)
+        ]
         for line in table.lines
     ]
 

@@ -121,6 +121,7 @@
     ["all", () => true],
     ...[...new Set(index.kept.flat())].sort((a, b) => b - a).map((at) => [`kept at ${at}`, (i) => index.kept[i].includes(at)]),
     ...(index.judges.length ? [["judged", (i) => index.scores.some((score) => score[i] !== null)]] : []),
+    ...(index.texts.some(Boolean) && !index.texts.every(Boolean) ? [["with text", (i) => index.texts[i] > 0]] : []),
     ...(index.steered.some(Boolean) ? [["steered", (i) => index.steered[i] > 0]] : []),
   ];
 

@@ -8,6 +8,7 @@ prints them; `--write` puts them into README.md. A test holds the page to what t
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 
@@ -69,7 +70,10 @@ def _board(board: Board) -> str:
 
 
 def _differences(board: Board, units: UnitBook) -> str:
-    """What each row has more than the reference, over the documents or concepts that both were measured on."""
+    """What each row has more than the reference, over the documents or concepts that both were measured on.
+
+    The interval is that of the site's page of comparisons: normal, from the standard deviation of joint draws.
+    """
     (first,) = [row for row in board.rows if row.subject.name == REFERENCE]
     lines = [
         [row.subject.name, *(_difference(row, first, name, units, digits) for _, name, digits in PAIRED)]
@@ -84,8 +88,9 @@ def _difference(row: Row, first: Row, name: str, units: UnitBook, digits: int) -
     values = [metric.value for one in (row, first) if (metric := _metric(one.subject, name)) is not None]
     if len(values) < 2 or values[0] is None or values[1] is None or drawn[0] is None or drawn[1] is None:
         return "none"
-    low, high = np.quantile(drawn[0] - drawn[1], [0.025, 0.975])
-    return _number(values[0] - values[1], float(low), float(high), digits)
+    difference = values[0] - values[1]
+    half = NormalDist().inv_cdf(0.975) * float(np.std(drawn[0] - drawn[1], ddof=1))
+    return _number(difference, difference - half, difference + half, digits)
 
 
 def _draws(subject: Subject, name: str, units: UnitBook) -> np.ndarray | None:

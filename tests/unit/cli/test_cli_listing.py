@@ -68,6 +68,13 @@ def test_every_task_card_describes_its_metrics(capsys: pytest.CaptureFixture[str
         assert f"  {metric}: " in text
 
 
+def test_options_of_a_task_are_shown_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert as_json(capsys, "describe", "task", "core", "--options")["defaults"]["budget_tokens"] == 4096
+    assert "defaults" not in as_json(capsys, "describe", "task", "core")
+    text = output(capsys, "describe", "task", "steering", "--options")
+    assert "methods: contrast" in text.split("options and their defaults")[1]
+
+
 def test_every_listed_thing_can_be_described(capsys: pytest.CaptureFixture[str]) -> None:
     for kind in _listing.KINDS:
         for row in kind.rows():

@@ -33,7 +33,7 @@ def test_written(
     folder = tmp_path / "latentbench-two-words"
     written = sorted(str(path.relative_to(tmp_path)) for path in folder.rglob("*") if path.is_file())
     assert sorted(out.split("\n\nNext:")[0].splitlines()) == written
-    assert "pip install -e latentbench-two-words" in out
+    assert "pip install -e 'latentbench-two-words[test]'" in out
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["name"] == "latentbench-two-words"
     wanted = {group: {"two-words": value}}

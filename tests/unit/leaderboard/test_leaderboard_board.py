@@ -279,3 +279,11 @@ class TestSettings:
 def test_fixture_holds_what_it_promises() -> None:
     assert sum(not made.control for made in DICTIONARIES) == 5
     assert EMBED != RUBRIC
+
+
+def test_a_row_alone_has_no_rank(tmp_path: Path) -> None:
+    results = ResultsFolder.create(tmp_path)
+    core(results, named("one"), 64.0)
+    assert scores(board_of(tmp_path), "explained_variance")["one"].rank == ""
+    core(results, named("two"), 64.0, value=0.1)
+    assert scores(board_of(tmp_path), "explained_variance")["one"].rank != ""

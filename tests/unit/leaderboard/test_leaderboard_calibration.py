@@ -45,7 +45,7 @@ def test_a_calibration_counts_for_the_very_judge_and_rubric(
     known = load_calibrations(stored(tmp_path, **change))
     assert calibration_text(ASKED, known) == text
     assert calibration_text({**ASKED, "model": "n"}, known) == "not calibrated"
-    assert calibration_text({"name": "embed"}, known) == "not calibrated"
+    assert calibration_text({"name": "embed"}, known) == "judges by similarity: no calibration exists"
     assert calibration_text(None, known) is None
 
 

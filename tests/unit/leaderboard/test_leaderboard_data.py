@@ -33,6 +33,15 @@ anything = st.recursive(
 )
 
 
+def test_another_name_for_the_same_weights_renames_no_row(tmp_path: Path) -> None:
+    results = ResultsFolder.create(tmp_path)
+    for budget, name in ((1, "TopK"), (2, "TopK"), (3, "Another")):
+        record = record_of(MADE, cell_of(MADE, "core", {"budget_tokens": budget}), [metric("l0", 64.0)])
+        finish(results, record.model_copy(update={"labels": {**record.labels, "dictionary": name}}), [])
+    (subject,), _ = load_subjects(tmp_path)
+    assert subject.name == "TopK"
+
+
 @given(anything)
 def test_script_json_is_the_same_json_without_anything_that_ends_a_script(value: Any) -> None:
     text = script_json(value)

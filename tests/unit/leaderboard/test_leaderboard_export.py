@@ -150,6 +150,15 @@ def test_several_seeds_are_rows_of_their_own() -> None:
     assert "seed 1 | 1.50 (1.40 to 1.60)" in text
 
 
+def test_numbers_under_other_settings_are_marked(rows: list[Row]) -> None:
+    text = markdown_text(rows)
+    marked = [line for line in text.splitlines() if line.startswith("| JumpReLU")]
+    assert re.search(r"\d \([\d.]+ to [\d.]+\)\* \|", marked[0])  # its counts are of a smaller budget
+    assert "* measured under other settings than most of its column: not comparable." in text
+    assert "% * measured under other settings" in latex_text(rows)
+    assert "measured under other settings" not in markdown_text([one for one in rows if one.task == "core"])
+
+
 def test_latex_escapes_everything() -> None:
     name = r"\input{/etc/passwd} % & # $x$ _ ^ ~ < > { } |" + "\n\\write18{rm}"
     text = latex_text(rows_of([named(name)]))

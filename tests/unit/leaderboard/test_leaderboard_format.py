@@ -55,6 +55,11 @@ def test_decimals_follow_the_intervals() -> None:
     assert decimals_for([metric("a", None, reason="none")]) == 2
 
 
+def test_a_value_of_zero_has_the_decimals_of_its_interval() -> None:
+    assert decimals_for([metric("a", 0.0, 0.434)]) == 2
+    assert decimals_for([metric("a", 0.0)]) == 2
+
+
 def test_a_share_of_one_keeps_its_decimals() -> None:
     assert decimals_for([metric("a", 1.0)]) == 2
 

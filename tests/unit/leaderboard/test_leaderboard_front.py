@@ -40,7 +40,7 @@ def test_it_links_every_site_and_says_what_it_holds(folder: Path) -> None:
     assert text.index('href="a/index.html"') < text.index('href="b/index.html"')
     assert "&lt;script&gt;window.hacked" in text
     assert "<script>window" not in text
-    assert f"{about['dictionaries']} dictionaries" in text
+    assert f"<bdi>b</bdi>: {about['dictionaries']} dictionaries" in text
     assert f"{about['records']} run records, the newest of {about['newest_record'][:10]}" in text
     assert LM["name"] in text
     assert 'href="a/static/site.css"' in text

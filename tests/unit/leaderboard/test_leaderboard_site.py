@@ -363,6 +363,11 @@ class TestCommand:
             build_site(tmp_path / "results", tmp_path / "site", BuildOptions())
         assert not (tmp_path / "site").exists()
 
+    def test_a_bundle_is_told_from_a_results_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "b.zip").write_bytes(b"")
+        with pytest.raises(UserError, match=r"latentbench leaderboard add .*b\.zip --to FOLDER"):
+            build_site(tmp_path / "b.zip", tmp_path / "site", BuildOptions())
+
     def test_a_damaged_record_is_named(self, results: Path, tmp_path: Path) -> None:
         write_results(tmp_path / "r", latents=2)
         path = next((tmp_path / "r").rglob("run.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,20 @@ def test_counts_are_compared_as_a_ratio_and_the_rest_as_a_difference(results: Pa
     assert found["features_at_10"].estimate == seeds_ratio(wide, narrow).estimate
     assert found["loss"].estimate == seeds_difference(LOSSES[:3], LOSSES[3:]).estimate
     assert found["loss"].scale == "difference"
+
+
+def test_controls_are_no_training_runs(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results, tmp_path / "r")
+    for cell in ResultsFolder(tmp_path / "r").cells():
+        record = cell.record()
+        assert record is not None
+        if record.labels["dictionary"] == NAMES[0]:
+            labels = {**record.labels, "control": True}
+            (cell.path / "run.json").write_text(record.model_copy(update={"labels": labels}).to_json())
+    (one,) = compare(tmp_path / "r", "Wide*", "Narrow*")
+    assert one.first == counts(results, "Wide")[1:]
+    (one,) = compare(tmp_path / "r", NAMES[0], "Narrow*")
+    assert one.first == counts(results, "Wide")[:1]
 
 
 def test_without_patterns_the_headline_metrics_are_compared(results: Path) -> None:
