@@ -54,6 +54,12 @@ class Site:
         assert all(url.startswith("file://") for url in opened.requests)
 
 
+def reload(page: Page) -> None:
+    """Load a page again once it is there in full: what a reload cuts off would count as failed."""
+    page.wait_for_load_state("networkidle")
+    page.reload()
+
+
 def focus_is_visible(element: Locator) -> bool:
     """Whether an element that has the focus shows it."""
     style = element.evaluate("(e) => [getComputedStyle(e).outlineStyle, getComputedStyle(e).outlineWidth]")

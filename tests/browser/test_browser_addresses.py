@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from browser_pages import Opened, Site
+from browser_pages import Opened, Site, reload
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser
@@ -47,7 +47,7 @@ class TestLatents:
         for label in labels:
             page.select_option(picker, label=label)
             found, count = self.shown(page), page.locator("#latent-count").inner_text()
-            page.reload()
+            reload(page)
             expect(self.heads(page)).to_have_text(found)
             expect(page.locator(f"{picker} option:checked")).to_have_text(label)
             expect(page.locator("#latent-count")).to_have_text(count)
@@ -63,7 +63,7 @@ class TestLatents:
         page.locator("#latent-find").press_sequentially("the")
         found = self.shown(page)
         assert found != usual
-        page.reload()
+        reload(page)
         expect(self.heads(page)).to_have_text(found)
         expect(page.locator("#latent-find")).to_have_value("the")
         page.go_back()
@@ -77,7 +77,7 @@ class TestLatents:
         second = self.shown(page)
         page.click("#latent-next")
         third = self.shown(page)
-        page.reload()
+        reload(page)
         expect(page.locator("#latent-page")).to_have_text("page 3 of 5")
         expect(self.heads(page)).to_have_text(third)
         page.go_back()
@@ -147,7 +147,7 @@ class TestTranscripts:
         opened = self.open(site, "#c0")
         page = opened.page
         page.locator("#c0").get_by_label("Method").select_option("Prompt")
-        page.reload()
+        reload(page)
         expect(self.picked(page, "c0", "Method")).to_have_text("Prompt")
         expect(page.locator("#c0 .transcript tbody tr").first).to_contain_text("told to")
         page.go_back()
@@ -168,7 +168,7 @@ class TestTranscripts:
         page.locator(f"#{concept}").get_by_label("Factor").select_option(factor)
         found = texts.all_inner_texts()
         assert found != usual
-        page.reload()
+        reload(page)
         expect(texts).to_have_count(8)
         assert texts.all_inner_texts() == found
         expect(self.picked(page, concept, "Factor")).to_have_text(factor)
@@ -185,7 +185,7 @@ class TestTranscripts:
         assert hash_of(page) == ""
         page.locator("#c3 summary").click()
         expect(page.locator("#c3 .transcript tbody tr")).to_have_count(8)
-        page.reload()
+        reload(page)
         expect(page.locator("#c3 .transcript tbody tr")).to_have_count(8)
         expect(page.locator("#c0 .transcript")).to_have_count(0)
         site.close(opened)
